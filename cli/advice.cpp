@@ -68,25 +68,4 @@ std::string without_kernels(const Problem& problem, const Arch& arch) {
                      why.empty() ? "" : fmt::format(" ({})", why));
 }
 
-std::string only_reference(const Problem& problem, const Arch& arch) {
-  std::string reasons;
-  const Problem bucket = problem.with_rows(kBuckets[bucket_index(problem.rows())]);
-  const auto all = families(problem.op(), arch);
-  for (const Family* family : all) {
-    if (family == all.back()) continue;
-    if (!family->candidates(bucket, arch).empty()) return {};
-    std::string why = family->why_not(bucket, arch);
-    if (why.empty()) why = "no tile fits shared memory";
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
-  }
-  if (reasons.empty()) return {};  // an operation that has no other kernel
-  for (const Recommendation& r : problem.operation().recommended(bucket, arch))
-    if (has_other_kernels(r.problem, arch)) {
-      reasons = fmt::format("with {} others do", r.field);
-      break;
-    }
-  return fmt::format("only the reference kernel, which is slow, computes {} on {} ({})", problem.text(), arch.name,
-                     reasons);
-}
-
 }  // namespace tilewright::cli

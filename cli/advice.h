@@ -32,10 +32,6 @@ std::optional<Advice> advise(const Engine& engine, const Problem& problem, const
 std::string text(const Advice& advice);
 Json json(const Advice& advice);
 
-// Empty unless no kernel but `reference`, which exists to check the others, takes the problem on this target; else
-// one sentence with the reasons of the other families.
-std::string only_reference(const Problem& problem, const Arch& arch);
-
 // Why no kernel but `reference` computes the problem on this target, as a clause; empty if one does.
 std::string without_kernels(const Problem& problem, const Arch& arch);
 

@@ -21,10 +21,11 @@ using Json = nlohmann::ordered_json;
 // Documented in --help and docs/use/command-line.md.
 enum Exit : int {
   kOk = 0,
-  kUserError = 1,    // a bad argument, problem, file or name
-  kWrong = 2,        // a result beyond its error bound
-  kDamage = 3,       // a cache file with damage in it
-  kEnvironment = 4,  // no GPU, no libnvrtc, a driver or compiler that failed, a cache that keeps nothing
+  kUserError = 1,      // a bad argument, problem, file or name
+  kWrong = 2,          // a result beyond its error bound
+  kDamage = 3,         // a cache file with damage in it
+  kEnvironment = 4,    // no GPU, no libnvrtc, a driver or compiler that failed, a cache that keeps nothing
+  kInterrupted = 130,  // Ctrl-C
 };
 
 // One per process; commands add themselves to `app` and set `action`.

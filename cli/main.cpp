@@ -34,7 +34,7 @@ std::string footer() {
          "\nExit codes: 0 done; 1 bad argument, problem or file; 2 a result beyond its error bound; 3 damage in a "
          "cache;"
          "\n4 the environment: no GPU, no libnvrtc, a driver or compiler that failed, a cache that keeps "
-         "nothing.\n"
+         "nothing; 130 Ctrl-C.\n"
          "With --json an error is an object too: {\"error\": {\"code\", \"field\", \"value\", \"allowed\", "
          "\"message\"}, "
          "\"exit\"}.\n"

@@ -4,8 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 
-#include "cli/advice.h"
 #include "cli/command.h"
 
 namespace tilewright::cli {
@@ -33,23 +34,58 @@ void add(PrewarmReport& all, PrewarmReport one) {
   all.seconds += one.seconds;
   all.compile_seconds.insert(all.compile_seconds.end(), one.compile_seconds.begin(), one.compile_seconds.end());
   all.failures.insert(all.failures.end(), one.failures.begin(), one.failures.end());
+  all.cancelled = one.cancelled;
 }
 
-// The problems to compile for a target: with --packed, as an engine should ask for them there.
-std::vector<Problem> for_target(const Engine& engine, std::vector<Problem> problems, const Arch& target, bool packed) {
-  if (packed)
-    for (Problem& p : problems) p = engine.packed(p, target);
-  return problems;
+// Ctrl-C: the compiles that run are finished and kept, the others are not started. A second one ends the process.
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+class Interruptible {
+ public:
+  Interruptible() {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { interrupted = true; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(SIGINT, &action, &before_);
+  }
+  ~Interruptible() { ::sigaction(SIGINT, &before_, nullptr); }
+  Interruptible(const Interruptible&) = delete;
+  Interruptible& operator=(const Interruptible&) = delete;
+
+ private:
+  struct sigaction before_ = {};
+};
+
+// The problems to compile for a target, as an engine should ask for them there: packed ones in the target's own order,
+// with --packed all that its kernels take so.
+std::vector<Problem> for_target(const Engine& engine, const std::vector<Problem>& problems, const Arch& target,
+                                bool packed, std::vector<std::string>& warnings) {
+  std::vector<Problem> here;
+  std::string first;
+  int changed = 0;
+  for (const Problem& p : problems) {
+    here.push_back(engine.packed_for(p, target));
+    if (!(here.back() == p) && changed++ == 0) first = fmt::format("{} as {}", p.text(), here.back().text());
+    if (packed) here.back() = engine.packed(here.back(), target);
+  }
+  if (changed > 0)
+    warnings.push_back(fmt::format(
+        "{} takes no weights in the order of {} problem{}, which {} compiled in its own: {}{}", target.name, changed,
+        changed == 1 ? "" : "s", changed == 1 ? "is" : "are", first, changed == 1 ? "" : ", for example"));
+  return here;
 }
 
 PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, const std::vector<const Arch*>& targets,
                       const PrewarmArgs& args, std::vector<std::string>& warnings) {
   PrewarmPolicy policy = args.policy;
   policy.every_bucket = !args.named_rows;
+  policy.cancelled = [] { return interrupted.load(); };
   if (!args.threads) policy.worker = self();
+  const Interruptible interruptible;
   const Progress progress;
   PrewarmReport all;
-  for (std::size_t i = 0; i < targets.size(); ++i) {
+  for (std::size_t i = 0; i < targets.size() && !all.cancelled; ++i) {
     const Arch* target = targets[i];
     // One bar for all targets. How many binaries a target takes is known once the one before it is done.
     policy.progress = [&, i](std::string_view stage, int done, int total) {
@@ -60,9 +96,10 @@ PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, cons
                std::min(99, static_cast<int>(part * 100)), 100);
     };
     const std::vector<Problem> here =
-        for_target(engine, problems, *target, args.packed || (args.archs.empty() && target->cpu));
-    for (const Problem& p : here)
-      if (std::string why = only_reference(p, *target); !why.empty()) warnings.push_back(std::move(why));
+        for_target(engine, problems, *target, args.packed || (args.archs.empty() && target->cpu), warnings);
+    for (const Problem& p : here)  // with --reference; otherwise it is a failure
+      if (std::string why = policy.reference ? only_reference(p, *target) : ""; !why.empty())
+        warnings.push_back(std::move(why));
     add(all, engine.prewarm(here, std::span(&target, 1), policy));
   }
   return all;
@@ -124,6 +161,7 @@ int run_prewarm(const Context& context, const PrewarmArgs& args) {
                     {"skipped", report.skipped},
                     {"failed", report.failed},
                     {"evicted", report.evicted},
+                    {"cancelled", report.cancelled},
                     {"seconds", report.seconds},
                     {"compile_seconds", report.compile_seconds},
                     {"failures", report.failures},
@@ -137,6 +175,10 @@ int run_prewarm(const Context& context, const PrewarmArgs& args) {
   }
   show_failures(report);
   if (report.evicted) show_evicted(report, engine.options());
+  if (report.cancelled) {
+    tell("stopped by Ctrl-C; what was compiled is kept, and the same command goes on from there");
+    return kInterrupted;
+  }
   return report.failed || report.evicted ? kEnvironment : kOk;
 }
 
@@ -155,6 +197,8 @@ void add_prewarm(Context& context) {
   command->add_flag("--packed", args->packed, "Weights in the order that each target's kernels want");
   command->add_option("--top", args->policy.top, "Candidates per problem")->check(CLI::Range(1, 10000));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
+  command->add_flag("--reference", args->policy.reference,
+                    "Compile the slow reference kernel where no other takes a problem, which is an error otherwise");
   command->add_flag("--no-buckets", args->named_rows, "Only the rows that the workload names, not every bucket");
   command->add_flag("--threads", args->threads, "Compile in threads of this process instead of worker processes");
   command->callback([&context, args] { context.action = [&context, args] { return run_prewarm(context, *args); }; });

@@ -97,6 +97,7 @@ int run_tune(const Context& context, TuneArgs args) {
   Engine engine(std::move(options));
   Json reports = Json::array();
   for (Problem& problem : problems) {
+    problem = engine.packed_for(problem, device.arch());
     problem = args.packed ? engine.packed(problem, device.arch()) : as_computed(problem, device.arch());
     TuneReport report;
     {

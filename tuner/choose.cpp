@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
+#include <tilewright/operation.h>
 
 #include "templates/families.h"
 #include "tuner/engine_impl.h"
@@ -42,6 +43,9 @@ std::vector<tuner::Near> rows_near(Store& store, const Key& key, const Problem& 
   return near;
 }
 
+// The last family of an operation, if it has one: "reference", on CPUs "cpu_reference".
+bool is_reference(const Family& family) { return family.name().ends_with("reference"); }
+
 }  // namespace
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
@@ -50,6 +54,48 @@ void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", f->name(), f->why_not(problem, arch));
   if (reasons.empty()) reasons = fmt::format("{} has no kernels for CPUs yet", problem.op());
   throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, reasons);
+}
+
+bool tuner::has_kernels(const Problem& problem, const Arch& arch) {
+  const Problem bucket = bucketed(problem);
+  const auto all = families(bucket.op(), arch);
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Family* f) { return !is_reference(*f) && !f->candidates(bucket, arch).empty(); });
+}
+
+Problem tuner::packed_for(const Problem& problem, const Arch& arch) {
+  if (!problem.operation().repack(problem) || has_kernels(problem, arch)) return problem;
+  // A problem without the field is one whose weights lie as their format stores them.
+  std::string text = problem.text();
+  if (const std::size_t at = text.find(" pack="); at != text.npos)
+    text.erase(at, std::min(text.find(' ', at + 1), text.size()) - at);
+  try {
+    const Problem stored = Problem::parse(text);
+    return stored.operation().packed(stored, arch).value_or(stored);
+  } catch (const Error&) {
+    return problem;  // another of its fields is allowed with packed weights only
+  }
+}
+
+std::string only_reference(const Problem& problem, const Arch& arch) {
+  const auto all = families(problem.op(), arch);
+  // An operation may have no other kernel, and the reference may refuse the problem, too.
+  if (all.size() < 2 || !is_reference(*all.back()) || tuner::has_kernels(problem, arch)) return {};
+  const Problem bucket = tuner::bucketed(problem);
+  if (!all.back()->why_not(bucket, arch).empty()) return {};
+  std::string reasons;
+  for (const Family* family : all.first(all.size() - 1)) {
+    std::string why = family->why_not(bucket, arch);
+    if (why.empty()) why = "no tile fits shared memory";
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
+  }
+  for (const Recommendation& r : problem.operation().recommended(bucket, arch))
+    if (tuner::has_kernels(r.problem, arch)) {
+      reasons = fmt::format("with {} others do", r.field);
+      break;
+    }
+  return fmt::format("only the reference kernel, which is slow, computes {} on {} ({})", problem.text(), arch.name,
+                     reasons);
 }
 
 Source Engine::Impl::source(const Problem& problem, const Arch& arch, const Candidate& candidate) const {

@@ -257,6 +257,8 @@ Problem Engine::packed(const Problem& problem, const Arch& arch) const {
   return problem.operation().packed(problem, arch).value_or(problem);
 }
 
+Problem Engine::packed_for(const Problem& problem, const Arch& arch) const { return tuner::packed_for(problem, arch); }
+
 void Engine::pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to) {
   const std::optional<Repack> repack = packed.operation().repack(packed);
   if (!repack)

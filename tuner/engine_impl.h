@@ -40,6 +40,9 @@ void check(const TunePolicy& policy);
 void check(const PrewarmPolicy& policy);
 void check(const Task& task);
 [[noreturn]] void throw_unsupported(const Problem& problem, const Arch& arch);  // with the reason of every family
+// Whether a family other than `reference` has a candidate for the problem's bucket.
+bool has_kernels(const Problem& problem, const Arch& arch);
+Problem packed_for(const Problem& problem, const Arch& arch);  // Engine::packed_for()
 
 }  // namespace tuner
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why this kernel: readable text for `tilewright cache explain`.
+// Why this kernel: what `tilewright cache explain` shows.
 #include <fmt/format.h>
 
 #include <tilewright/error.h>
@@ -40,24 +40,23 @@ std::string bucket_text(const Problem& problem) {
              : fmt::format("all sizes with {} to {} {}", bucket / 2 + 1, bucket, contract_for(problem).rows_name);
 }
 
-std::string families_text(const Problem& problem, const Arch& arch) {
+std::string families_text(const std::vector<Explanation::FamilyAnswer>& families) {
   std::string out = "families:\n";
-  for (const Family* f : families(problem.op(), arch)) {
-    std::string why = f->why_not(problem, arch);
-    out += why.empty() ? fmt::format("  {}: {} candidates\n", f->name(), f->candidates(problem, arch).size())
-                       : fmt::format("  {}: no: {}\n", f->name(), why);
-  }
+  for (const Explanation::FamilyAnswer& f : families)
+    out += f.why_not.empty() ? fmt::format("  {}: {} candidates\n", f.family, f.candidates)
+                             : fmt::format("  {}: no: {}\n", f.family, f.why_not);
   return out;
 }
 
-std::string ranking_text(const std::vector<tuner::Ranked>& ranked) {
+std::string ranking_text(const std::vector<Explanation::Ranked>& ranking) {
+  constexpr std::size_t kShown = 8;
   std::string out = "ranking (predicted us: memory, l2, matrix, scalar alone):\n";
-  for (std::size_t i = 0; i < ranked.size() && i < 8; ++i) {
-    const tuner::Prediction& p = ranked[i].prediction;
+  for (std::size_t i = 0; i < ranking.size() && i < kShown; ++i) {
+    const Explanation::Ranked& r = ranking[i];
     out += fmt::format("  {}. {}: {:.1f} us ({:.1f}, {:.1f}, {:.1f}, {:.1f}; {:.0f} waves)\n", i + 1,
-                       ranked[i].candidate.text(), p.microseconds, p.memory_us, p.l2_us, p.mma_us, p.alu_us, p.waves);
+                       r.candidate.text(), r.microseconds, r.memory_us, r.l2_us, r.matrix_us, r.scalar_us, r.waves);
   }
-  if (ranked.size() > 8) out += fmt::format("  ... {} more\n", ranked.size() - 8);
+  if (ranking.size() > kShown) out += fmt::format("  ... {} more\n", ranking.size() - kShown);
   return out;
 }
 
@@ -72,9 +71,9 @@ std::string ranges_text(const std::vector<RowRange>& ranges) {
   return out;
 }
 
-std::string history_text(Store& store, const Key& key, const std::string& problem) {
+std::string outcomes_text(const std::vector<Outcome>& outcomes) {
   std::string out;
-  for (const Outcome& o : store.outcomes(key, problem))
+  for (const Outcome& o : outcomes)
     out += o.kind == OutcomeKind::measured
                ? fmt::format("  {}: {:.2f} us ({} rounds{})\n", o.candidate.text(), o.microseconds, o.rounds,
                              o.imported ? ", imported" : "")
@@ -82,48 +81,74 @@ std::string history_text(Store& store, const Key& key, const std::string& proble
   return out.empty() ? "measurements: none on this device, driver and compiler\n" : "measurements:\n" + out;
 }
 
+std::string choice_text(const Explanation& e) {
+  if (!e.choice) return "choice: none\n";
+  if (!e.device)
+    return fmt::format("choice: {}\ngrade: ranked (no device was named, and a stored choice belongs to one)\n",
+                       e.choice->candidate.text());
+  std::string out = fmt::format("choice: {}\ngrade: {} ({})\n", e.choice->candidate.text(), to_string(e.choice->grade),
+                                meaning(e.choice->grade));
+  if (e.choice->microseconds > 0) out += fmt::format("measured: {:.2f} us\n", e.choice->microseconds);
+  return out;
+}
+
 }  // namespace
 
-std::string Engine::explain(const Problem& asked, const Arch& arch, const Device* device) const {
+std::string Explanation::text(bool keys) const {
+  std::string out = fmt::format("problem: {}\nbucket: {}\ntarget: {}\ncache: {}{}\n", problem, bucket, target, cache,
+                                cache_degraded ? " (unusable: in memory)" : "");
+  out += choice_text(*this);
+  if (!measured_for.empty()) out += fmt::format("measured for: {}\n", measured_for);
+  if (!ranges.empty()) out += ranges_text(ranges);
+  if (keys && choice_key) out += "choice key:\n" + indented(choice_key->transcript());
+  if (device && choice) out += outcomes_text(outcomes);
+  if (choice) out += fmt::format("binary: {}\n", binary);
+  if (keys && binary_key)
+    out += fmt::format("binary key {}:\n{}", binary_key->hash().substr(0, 12), indented(binary_key->transcript()));
+  if (!ranking.empty()) out += ranking_text(ranking);
+  return out + families_text(families);
+}
+
+Explanation Engine::explanation(const Problem& asked, const Arch& arch, const Device* device) const {
   if (device && std::string_view(device->arch().name) != arch.name)
     throw Error(ErrorCode::invalid_argument, "arch", arch.name,
                 fmt::format("the device's own target is {}", device->arch().name));
-  Problem problem = tuner::bucketed(asked);
-  std::string out =
-      fmt::format("problem: {}\nbucket: {}\ntarget: {}\ncache: {}{}\n", asked.text(), bucket_text(problem), arch.name,
-                  impl_->store.path().empty() ? "memory" : impl_->store.path(),
-                  impl_->store.degraded() ? " (unusable: in memory)" : "");
-  auto ranked = tuner::rank(problem, arch, device ? tuner::model_of(*device) : tuner::model_of(arch));
-  Candidate candidate;
-  if (device && !ranked.empty()) {
-    Choice choice = choose(asked, *device);
-    candidate = choice.candidate;
-    out +=
-        fmt::format("choice: {}\ngrade: {} ({})\n", candidate.text(), to_string(choice.grade), meaning(choice.grade));
-    if (choice.microseconds > 0) out += fmt::format("measured: {:.2f} us\n", choice.microseconds);
+  const Problem problem = tuner::bucketed(asked);
+  Explanation e;
+  e.problem = asked.text();
+  e.bucket = bucket_text(problem);
+  e.target = arch.name;
+  e.cache = impl_->store.path().empty() ? "memory" : impl_->store.path();
+  e.cache_degraded = impl_->store.degraded();
+  e.device = device != nullptr;
+  for (const Family* f : families(problem.op(), arch)) {
+    std::string why = f->why_not(problem, arch);
+    const std::size_t candidates = why.empty() ? f->candidates(problem, arch).size() : 0;
+    e.families.push_back({std::string(f->name()), candidates, std::move(why)});
+  }
+  const auto ranked = tuner::rank(problem, arch, device ? tuner::model_of(*device) : tuner::model_of(arch));
+  if (ranked.empty()) return e;
+  for (const tuner::Ranked& r : ranked) {
+    const tuner::Prediction& p = r.prediction;
+    e.ranking.push_back({r.candidate, p.microseconds, p.memory_us, p.l2_us, p.mma_us, p.alu_us, p.waves});
+  }
+  if (device) {
+    e.choice = choose(asked, *device);
     const auto near = impl_->tuned_in_bucket(problem, *device);
-    if (near) out += fmt::format("measured for: {}\n", near->row.problem);
-    if (!problem.fixed_rows()) out += ranges_text(ranges(asked, *device));
-    out += "choice key:\n" + indented(tuner::choice_key(*device).transcript());
-    out += history_text(impl_->store, tuner::outcome_key(*device, impl_->builder.compiler(device->arch())),
-                        near ? near->row.problem : problem.text());
-  } else if (!ranked.empty()) {
-    candidate = ranked.front().candidate;
-    out += fmt::format("choice: {}\ngrade: ranked (no device was named, and a stored choice belongs to one)\n",
-                       candidate.text());
+    if (near) e.measured_for = near->row.problem;
+    if (!problem.fixed_rows()) e.ranges = ranges(asked, *device);
+    e.choice_key = tuner::choice_key(*device);
+    e.outcomes = impl_->store.outcomes(tuner::outcome_key(*device, impl_->builder.compiler(device->arch())),
+                                       near ? near->row.problem : problem.text());
   } else {
-    out += "choice: none\n";
+    e.choice = Choice{ranked.front().candidate, Grade::ranked, 0};
   }
-  if (!ranked.empty()) {
-    const Source source = impl_->source(problem, arch, candidate);
-    const Key key = impl_->builder.key(source, arch);
-    const char* state = impl_->builder.find(key)                     ? "stored"
-                        : impl_->builder.find(source, arch, nullptr) ? "stored, as another NVRTC compiled it"
-                                                                     : "not compiled yet";
-    out += fmt::format("binary: {}\nbinary key {}:\n{}", state, key.hash().substr(0, 12), indented(key.transcript()));
-    out += ranking_text(ranked);
-  }
-  return out + families_text(problem, arch);
+  const Source source = impl_->source(problem, arch, e.choice->candidate);
+  e.binary_key = impl_->builder.key(source, arch);
+  e.binary = impl_->builder.find(*e.binary_key)           ? "stored"
+             : impl_->builder.find(source, arch, nullptr) ? "stored, as another NVRTC compiled it"
+                                                          : "not compiled yet";
+  return e;
 }
 
 }  // namespace tilewright

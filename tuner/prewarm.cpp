@@ -59,6 +59,7 @@ class Prewarm {
     int done = 0, total = static_cast<int>(problems.size() * archs.size());
     for (const Arch* arch : archs)
       for (const Problem& problem : problems) {
+        if (cancelled()) return;
         plan_one(problem, *arch);
         progress("plan", ++done, total);
       }
@@ -67,6 +68,7 @@ class Prewarm {
   void compile();
   // prepare() passes over a candidate that spills: where none is left, compiles what it would take instead.
   bool replace_unacceptable();
+  bool cancelled() { return report_.cancelled = report_.cancelled || (policy_.cancelled && policy_.cancelled()); }
   PrewarmReport finish();
 
  private:
@@ -102,16 +104,21 @@ class Prewarm {
   PrewarmReport report_;
 };
 
-void Prewarm::plan_one(const Problem& problem, const Arch& arch) {
-  Problem bucket = tuner::bucketed(problem);
+void Prewarm::plan_one(const Problem& asked, const Arch& arch) {
   try {
+    const Problem problem = tuner::packed_for(asked, arch);
+    if (!(problem == asked))
+      engine_.log(LogLevel::info, fmt::format("{}: compiled for {} as {}", asked.text(), arch.name, problem.text()));
+    const Problem bucket = tuner::bucketed(problem);
+    if (const std::string why = only_reference(problem, arch); !why.empty() && !policy_.reference)
+      return fail(fmt::format("{} {}", arch.name, asked.text()), why);
     want(bucket, arch, policy_.top);
     measuring_needs(tuner::make_task(bucket, arch, {}, engine_.options.templates), arch);
     if (policy_.every_bucket) want_all_rows(bucket, arch);
     // Whoever serves packed weights packs them first.
     if (const auto repack = problem.operation().repack(problem)) want(repack->problem, arch, policy_.top);
   } catch (const Error& e) {
-    fail(fmt::format("{} {}", arch.name, problem.text()), e.what());
+    fail(fmt::format("{} {}", arch.name, asked.text()), e.what());
   }
 }
 
@@ -225,7 +232,11 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
     // Not job.key: the compiler may turn out to be another one than the store remembered.
     if (why.empty()) kept(engine_.builder.key(job.source, *job.arch));
     std::lock_guard lock(mutex);
-    if (!why.empty()) {
+    // Ctrl-C reaches worker processes, too: what they did not finish has not failed.
+    if (cancelled()) next = jobs_.size();
+    if (!why.empty() && report_.cancelled)
+      failed_.insert(job.key);
+    else if (!why.empty()) {
       fail(job.what, why);
       failed_.insert(job.key);
     } else if (!built.compiled)
@@ -240,7 +251,7 @@ void Prewarm::drain(std::atomic<std::size_t>& next, std::mutex& mutex) {
 }
 
 void Prewarm::compile() {
-  if (jobs_.empty()) return;
+  if (jobs_.empty() || cancelled()) return;
   // Without a compiler no job can succeed, so the error is thrown once and here.
   const auto any = [&](bool cpu) {
     return std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& job) { return (job.arch->cpu != nullptr) == cpu; });
@@ -258,7 +269,7 @@ void Prewarm::compile() {
 
 bool Prewarm::replace_unacceptable() {
   jobs_.clear();
-  if (engine_.store.degraded()) return false;  // finish() says why
+  if (report_.cancelled || engine_.store.degraded()) return false;  // finish() says why
   done_ = 0;
   for (Note& note : notes_) {
     bool served = note.spare.empty();

@@ -47,13 +47,13 @@ std::vector<Named> candidates_of(const Key& device, const StoredChoice& row, con
 
 }  // namespace
 
-std::map<std::string, std::vector<std::string>> Engine::served() const {
+std::map<std::string, std::vector<std::string>> Engine::served(const StoreFilter& choices) const {
   std::map<std::string, std::vector<std::string>> served;
   const auto add = [&](const Source& source, const Arch& target, const std::string& what) {
     std::vector<std::string>& problems = served[impl_->builder.kernel(source, target)];
     if (std::find(problems.begin(), problems.end(), what) == problems.end()) problems.push_back(what);
   };
-  for (const auto& [device, row] : impl_->store.all_choices()) {
+  for (const auto& [device, row] : impl_->store.all_choices(choices)) {
     try {
       const Arch& target = arch(field(device, "target"));
       const Problem problem = Problem::parse(row.problem);

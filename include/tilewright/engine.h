@@ -2,10 +2,12 @@
 // Engine: ask for a kernel by problem. Made by its user; thread-safe; several may exist. Prints nothing.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,11 +45,16 @@ struct PrewarmPolicy {
   int top = 4;               // candidates per problem, in the order in which tune() would try them
   int jobs = 0;              // compile processes or threads; 0: one per core
   bool every_bucket = true;  // also what serves all other numbers of rows, so that prepare() compiles nothing either
+  // Compile `reference` too where no other kernel takes a problem. It is slow, so this is a failure unless asked for.
+  bool reference = false;
   // A program that runs compile_worker_main(0, 1) when its only argument is "compile-worker". With it, and more than
   // two jobs, compiles run in that many processes, which scale better than NVRTC's threads and survive a compiler that
   // crashes (only its job fails). Empty: threads of this process.
   std::string worker = {};
   std::function<void(std::string_view stage, int done, int total)> progress = {};
+  // Polled between compiles, as `progress` is called: never concurrently. Compiles that run are finished and kept,
+  // those that wait are not started.
+  std::function<bool()> cancelled = {};
 };
 struct PrewarmReport {
   // skipped: already stored, or the same binary as another candidate that did not fail
@@ -58,6 +65,38 @@ struct PrewarmReport {
   double seconds = 0;                        // wall clock
   std::vector<double> compile_seconds = {};  // one per compiled candidate
   std::vector<std::string> failures = {};    // "sm_80 gemm ...: reason"
+  bool cancelled = false;                    // PrewarmPolicy::cancelled ended it early
+};
+
+// Why a problem gets its kernel.
+struct TILEWRIGHT_EXPORT Explanation {
+  struct Ranked {
+    Candidate candidate = {};
+    double microseconds = 0;                                        // predicted
+    double memory_us = 0, l2_us = 0, matrix_us = 0, scalar_us = 0;  // what each part alone would take
+    double waves = 0;
+  };
+  struct FamilyAnswer {
+    std::string family = {};
+    std::size_t candidates = 0;
+    std::string why_not = {};  // empty if it takes the problem
+  };
+  std::string problem = {}, bucket = {}, target = {};
+  std::string cache = {};              // path
+  bool cache_degraded = false;         // in memory, although a file was asked for
+  bool device = false;                 // explained for a device, which stored choices belong to
+  std::optional<Choice> choice = {};   // unset: no kernel takes the problem
+  std::string measured_for = {};       // the problem of the same bucket whose measurement answers; empty: its own
+  std::vector<RowRange> ranges = {};   // of a device: what serves which number of rows
+  std::optional<Key> choice_key = {};  // of a device
+  std::vector<Outcome> outcomes = {};  // on this device, with this driver and compiler
+  std::string binary = {};             // "stored", "not compiled yet", ...
+  std::optional<Key> binary_key = {};  // of the choice
+  std::vector<Ranked> ranking = {};    // all candidates, best first
+  std::vector<FamilyAnswer> families = {};
+
+  // Several readable lines. `keys`: with the keys, hashes included.
+  std::string text(bool keys = false) const;
 };
 
 class TILEWRIGHT_EXPORT Engine {
@@ -80,6 +119,10 @@ class TILEWRIGHT_EXPORT Engine {
   // The same problem with packed weights (a gemm's pack=tiles) if kernels of this target take them so, whatever the
   // number of rows; else the problem as it is. What to prepare and tune for weights that may be reordered once.
   Problem packed(const Problem& problem, const Arch& arch) const;
+  // What a problem of a workload means on a target that it was not written for, since each target has its own order of
+  // packed weights. A packed problem that only `reference` takes there comes in the order that the target's kernels
+  // take, or unpacked if they take none. Any other problem stays as it is.
+  Problem packed_for(const Problem& problem, const Arch& arch) const;
   // Reorders the weights of a packed problem on the device: once, at load, into streams of packed_bytes(). Prepares the
   // kernel that does it, so not first under stream capture. A null `to.global` leaves that stream to `from`'s. The
   // inverse is a problem of its own: Pack. Nothing can tell whether weights were packed: a kernel for packed ones
@@ -102,20 +145,24 @@ class TILEWRIGHT_EXPORT Engine {
   Source emit(const Problem& problem, const Arch& arch) const;                // of the stored choice, else the first
   Choice choose(const Problem& problem, const Device& device) const;          // of the problem's bucket alone
   std::vector<RowRange> ranges(const Problem& problem, const Device& device) const;  // what prepare() would take
-  // Compiles what prepare() and tune() will need on those targets: of a problem with pack=tiles the packing too, of a
-  // caller's own task its first candidates, the oracle included. Throws Error (library_missing) without a compiler,
-  // unless all is stored; what fails by itself is in the report.
+  // Compiles what prepare() and tune() will need on those targets: of a packed problem the packing too, in each
+  // target's own order (packed_for()); of a caller's own task its first candidates, the oracle included. Throws Error
+  // (library_missing) without a compiler, unless all is stored; what fails by itself is in the report.
   PrewarmReport prewarm(std::span<const Problem> problems, std::span<const Arch* const> archs,
                         const PrewarmPolicy& policy = {});
   PrewarmReport prewarm(const Task& task, std::span<const Arch* const> archs, const PrewarmPolicy& policy = {});
   Task task(const Problem& problem, const Arch& arch) const;
-  // Why this choice: stored or ranked, the grade of fit, the keys, what every family says. Readable text, several
-  // lines.
-  std::string explain(const Problem& problem, const Arch& arch, const Device* device = nullptr) const;
+  // Why this choice: stored or ranked, the grade of fit, the keys, what every family says.
+  Explanation explanation(const Problem& problem, const Arch& arch, const Device* device = nullptr) const;
+  // The same as text, with the keys.
+  std::string explain(const Problem& problem, const Arch& arch, const Device* device = nullptr) const {
+    return explanation(problem, arch, device).text(true);
+  }
 
   // The problems that stored kernels serve, by StoreEntry::kernel: of every stored choice, and of what prewarm() left,
-  // the measuring kernels ("oracle of ...") included. Takes about a millisecond per choice.
-  std::map<std::string, std::vector<std::string>> served() const;
+  // the measuring kernels ("oracle of ...") included. Takes about a millisecond per choice that the filter lets
+  // through.
+  std::map<std::string, std::vector<std::string>> served(const StoreFilter& choices = {}) const;
 
   Stats stats() const;
   const Options& options() const;
@@ -127,6 +174,10 @@ class TILEWRIGHT_EXPORT Engine {
   friend class Layer;
   std::unique_ptr<Impl> impl_;
 };
+
+// Empty unless no kernel but `reference`, which exists to check the others, takes the problem on this target; else one
+// sentence with the reasons of the other families.
+TILEWRIGHT_EXPORT std::string only_reference(const Problem& problem, const Arch& arch);
 
 // The other end of PrewarmPolicy::worker: compiles what arrives on in_fd until it is closed, answering on out_fd.
 // Messages are length-prefixed, at most 64 MiB. Returns the process's exit status. Prints nothing.

@@ -139,3 +139,35 @@ TEST_CASE("cli: ls says which problems a binary serves") {
   CHECK(all.find("gemm x=q8_1 w=q4_0 y=f32 m=2 n=256 k=1024") != std::string::npos);
   CHECK(tool("cache ls --kind binary" + flag).out.find(" for gemm ") != std::string::npos);
 }
+
+TEST_CASE("cli: what a CPU recorded is prewarmed for GPUs, each in its own order") {
+  const std::string record = scratch() / "recorded.txt";
+  REQUIRE(tool("run --device cpu \"gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256\"" + cache_flag("recording.db"),
+               "TILEWRIGHT_RECORD='" + record + "'")
+              .code == 0);
+  REQUIRE(slurp(record).find("pack=panels") != std::string::npos);
+  for (const char* packed : {"", "--packed "}) {
+    const Ran ran = tool(std::string("prewarm --json --top 1 --no-buckets --arch sm_80,sm_90a ") + packed +
+                         "--workload '" + record + "'" + cache_flag("recorded.db"));
+    INFO(ran.out << ran.err);
+    CHECK(ran.code == 0);
+    CHECK(ran.json()["failed"] == 0);
+    CHECK(ran.json()["warnings"].size() == 2);  // that the order is another
+  }
+  const Json list = tool("cache ls --json --kind choice" + cache_flag("recorded.db")).json();
+  const std::string all = list.dump();
+  CHECK(all.find("pack=tiles") != std::string::npos);
+  CHECK(all.find("pack=panels") == std::string::npos);
+}
+
+TEST_CASE("cli: Ctrl-C ends prewarm after the compile that runs, keeps what there is, and gives 130") {
+  const Ran ran = shell("TILEWRIGHT_DRIVER=/nonexistent/libcuda.so timeout -s INT 2 " + tool_path() +
+                        "prewarm --json --threads --jobs 1 --top 100 --arch all \"gemm x=f16 w=q4_0 y=f32 m=2 n=64 "
+                        "k=256\"" +
+                        cache_flag("interrupted.db") + "; test $? -eq 124");
+  INFO(ran.out << ran.err);
+  CHECK(ran.code == 0);  // timeout's own code
+  CHECK(ran.json()["cancelled"] == true);
+  CHECK(ran.json()["failed"] == 0);
+  CHECK(ran.err.find("Ctrl-C") != std::string::npos);
+}

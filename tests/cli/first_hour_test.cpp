@@ -267,9 +267,19 @@ TEST_CASE("cli: plan recommends what an engine should ask for, and warns where o
   CHECK(stored["problem"] == "gemm x=q8_1 w=q4_0 y=f32 m=1 n=4096 k=4096");
   const std::string rest = " --top 1 --no-buckets --json" + cache_flag("advice.db");
   const Ran warm = tool(std::string("prewarm --arch sm_80 ") + kPacked + rest);
-  CHECK(contains(warm.err, "warning: only the reference kernel"));
+  CHECK(warm.code == 0);
+  CHECK(contains(warm.err, "warning: sm_80 takes no weights in the order of 1 problem"));
   CHECK(warm.json()["warnings"].size() == 1);
   CHECK(tool(std::string("prewarm --packed --arch sm_80 ") + kStored + rest).json()["warnings"].empty());
+  const std::string alone = "prewarm --arch sm_80 'gemm x=q8_1 w=nf4 y=f32 m=2 n=64 k=256'" + rest;
+  const Ran failed = tool(alone);
+  CHECK(failed.code == 4);
+  CHECK(contains(failed.err, "error: sm_80 gemm x=q8_1 w=nf4 y=f32 m=2 n=64 k=256: only the reference kernel"));
+  CHECK(failed.json()["failed"] == 1);
+  const Ran told = tool(alone + " --reference");
+  CHECK(told.code == 0);
+  CHECK(contains(told.err, "warning: only the reference kernel"));
+  CHECK(told.json()["compiled"] > 0);
 }
 
 TEST_CASE("cli: without --arch and without a GPU the CPU is the target") {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "support/paths.h"
+#include "tuner/keys.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
@@ -156,4 +157,78 @@ TEST_CASE("what repeats a candidate that failed is not counted as stored", "[eng
   CHECK(r.failures.size() == 1);
   CHECK(r.compiled == 1);  // the clock
   CHECK(r.skipped == 0);
+}
+
+TEST_CASE("a packed problem of a workload is packed in each target's own order", "[engine]") {
+  Engine engine(options(""));
+  const Problem tiles = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 pack=tiles");
+  const Problem panels = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 pack=panels");
+  const Problem stored = Problem::parse("gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256");
+  const Arch& cpu = arch("x86-64-v3");
+  REQUIRE(engine.packed(stored, arch("sm_90a")) == tiles);
+  for (const Problem& packed : {tiles, panels}) {
+    INFO(packed.text());
+    CHECK(engine.packed_for(packed, arch("sm_90a")) == tiles);
+    for (const char* other : {"sm_80", "sm_100a", "sm_120a"}) CHECK(engine.packed_for(packed, arch(other)) == stored);
+    CHECK(engine.packed_for(packed, cpu) == engine.packed(stored, cpu));
+  }
+  CHECK(engine.packed_for(stored, arch("sm_90a")) == stored);
+  // Only pack=panels allows both fields, so there is no such problem for a GPU.
+  const Problem groups = Problem::parse("gemm x=q8_1 x_from=f32 w=q4_0 y=f32 m=2 n=64 k=256 groups=2 pack=panels");
+  CHECK(engine.packed_for(groups, arch("sm_90a")) == groups);
+
+  PrewarmPolicy policy;
+  policy.top = 1;
+  policy.every_bucket = false;
+  const Arch* targets[] = {&arch("sm_80"), &arch("sm_90a")};
+  const PrewarmReport r = engine.prewarm(std::span(&panels, 1), targets, policy);
+  CHECK(r.failures == std::vector<std::string>());
+  CHECK(engine.store().find_choice(tuner::prewarm_key(arch("sm_80")), stored.text()));
+  CHECK(engine.store().find_choice(tuner::prewarm_key(arch("sm_90a")), tiles.text()));
+}
+
+TEST_CASE("prewarm compiles the reference where it is alone only when told to", "[engine]") {
+  Engine engine(options(""));
+  const Problem problem = Problem::parse("gemm x=q8_1 w=nf4 y=f32 m=2 n=64 k=256");
+  REQUIRE(mentions(only_reference(problem, arch("sm_80")), "sm_80"));
+  PrewarmPolicy policy;
+  policy.top = 1;
+  policy.every_bucket = false;
+  const Arch* targets[] = {&arch("sm_80")};
+  PrewarmReport r = engine.prewarm(std::span(&problem, 1), targets, policy);
+  CHECK(r.compiled == 0);
+  REQUIRE(r.failed == 1);
+  CHECK(mentions(r.failures[0], "sm_80 " + problem.text() + ": only the reference kernel, which is slow"));
+  CHECK(mentions(r.failures[0], "gemv: "));
+  policy.reference = true;
+  r = engine.prewarm(std::span(&problem, 1), targets, policy);
+  CHECK(r.failed == 0);
+  CHECK(r.compiled > 0);
+}
+
+TEST_CASE("prewarm stops when it is cancelled, keeps what was compiled and fails nothing", "[engine]") {
+  TempDir dir;
+  Engine engine(options(dir / "c.db"));
+  const Arch* targets[] = {&target()};
+  PrewarmPolicy policy;
+  policy.top = 3;
+  policy.jobs = 1;
+  policy.every_bucket = false;
+  int compiled = 0, all = 0;
+  policy.progress = [&](std::string_view stage, int done, int total) {
+    if (stage == "compile") compiled = done, all = total;
+  };
+  policy.cancelled = [&] { return compiled >= 1; };
+  PrewarmReport r = engine.prewarm(std::span(&small(), 1), targets, policy);
+  CHECK(r.cancelled);
+  CHECK(r.failed == 0);
+  CHECK(r.compiled >= 1);
+  CHECK(r.compiled < all);
+  policy.cancelled = [] { return true; };
+  CHECK(engine.prewarm(std::span(&small(), 1), targets, policy).compiled == 0);
+  policy.cancelled = nullptr;
+  const PrewarmReport rest = engine.prewarm(std::span(&small(), 1), targets, policy);
+  CHECK_FALSE(rest.cancelled);
+  CHECK(rest.compiled > 0);
+  CHECK(rest.skipped >= r.compiled);
 }

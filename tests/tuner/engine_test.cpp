@@ -291,6 +291,17 @@ TEST_CASE("plan, emit, task and explain need no GPU", "[engine]") {
     INFO(part);
     CHECK(mentions(text, part));
   }
+  const Explanation fields = engine.explanation(small(), target());
+  CHECK(fields.problem == small().text());
+  CHECK(fields.target == target().name);
+  CHECK(fields.choice->candidate == plan[0].candidate);
+  CHECK(fields.choice->grade == Grade::ranked);
+  CHECK(fields.ranking.size() == plan.size());
+  CHECK(fields.families.back().family == "reference");
+  CHECK(fields.binary == "not compiled yet");
+  REQUIRE(fields.binary_key);
+  CHECK(mentions(text, fields.binary_key->hash().substr(0, 12)));
+  CHECK_FALSE(mentions(fields.text(), "binary key"));
   fake_cuda_reset();
   Error wrong = error_of(ErrorCode::invalid_argument, [&] {
     Device device = Device::open(0, paths::fake_cuda());
