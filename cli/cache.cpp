@@ -2,7 +2,9 @@
 // cache ls|show|verify|gc|export|import|merge|explain: the cache file by hand.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <map>
 
 #include "cli/command.h"
@@ -11,10 +13,11 @@ namespace tilewright::cli {
 namespace {
 
 struct CacheArgs {
-  std::string kind, id, file, arch;
+  std::string kind, id, file, arch, part;
+  std::vector<std::string> files;
   int limit = 0;
   std::int64_t max_bytes = -1;
-  bool repair = false, no_binaries = false, force = false;
+  bool repair = false, stale = false, no_binaries = false, force = false;
   ProblemArgument problem;
 };
 
@@ -48,49 +51,81 @@ std::string problems_text(const std::vector<std::string>& problems) {
   return fmt::format(" for {}{}", problems.front(), more);
 }
 
+using Served = std::map<std::string, std::vector<std::string>>;  // problems by StoreEntry::kernel
+
+// Every choice that is looked at takes most of a millisecond. Binaries that were used last belong to choices that were.
+Served served_by(const Context& context, const StoreFilter& filter) {
+  constexpr std::int64_t kChoicesPerRow = 20;
+  Options options = context.options();
+  options.cache_read_only = true;
+  options.log = nullptr;  // the store has said it
+  return Engine(std::move(options))
+      .served({.target = filter.target, .problem = filter.problem, .limit = filter.limit * kChoicesPerRow});
+}
+
+// A binary does not say which problems it serves, so the filter's problem is looked for in what it serves.
+std::vector<StoreEntry> list_binaries(const Store& store, const StoreFilter& filter, const Served& served) {
+  std::vector<StoreEntry> found;
+  for (StoreEntry& e : store.list({.kind = "binary", .target = filter.target})) {
+    const auto problems = served.find(e.kernel);
+    if (problems != served.end() && (filter.limit == 0 || std::ssize(found) < filter.limit))
+      found.push_back(std::move(e));
+  }
+  return found;
+}
+
 int run_ls(const Context& context, const CacheArgs& args) {
   const Store store = open(context, true, true);
   need_file(store);
-  std::map<std::string, std::vector<std::string>> served;
-  if (args.kind.empty() || args.kind == "binary") {
-    Options options = context.options();
-    options.cache_read_only = true;
-    options.log = nullptr;  // the store has said it
-    served = Engine(std::move(options)).served();
+  const StoreFilter filter{.kind = args.kind,
+                           .target = args.arch.empty() ? "" : arch_or_device(args.arch, context.options()).name,
+                           .problem = args.part,
+                           .limit = args.limit};
+  std::vector<StoreEntry> entries = store.list(filter);
+  std::map<std::string, StoreTotal> totals = store.totals(filter);
+  Served served;
+  const bool binaries = args.kind.empty() || args.kind == "binary";
+  if (binaries && !filter.problem.empty()) {
+    served = served_by(context, {.target = filter.target, .problem = filter.problem});
+    for (StoreEntry& e : list_binaries(store, filter, served)) {
+      totals["binary"].rows++;
+      totals["binary"].bytes += e.bytes;
+      entries.push_back(std::move(e));
+    }
+  } else if (std::any_of(entries.begin(), entries.end(), [](const StoreEntry& e) { return e.kind == "binary"; })) {
+    served = served_by(context, filter);
   }
-  Json list = Json::array();
-  Table table({"kind", "id", "size", "what"});
-  std::map<std::string, std::pair<int, std::int64_t>> totals;
-  int shown = 0;
-  for (const StoreEntry& e : store.list()) {
-    if (!args.kind.empty() && e.kind != args.kind) continue;
-    auto& total = totals[e.kind];
-    ++total.first;
-    total.second += e.bytes;
-    if (args.limit && shown >= args.limit) continue;
-    ++shown;
-    const std::vector<std::string>& problems = served[e.kernel];
-    list.push_back({{"kind", e.kind},
-                    {"id", e.id},
-                    {"summary", e.summary},
-                    {"bytes", e.bytes},
-                    {"sequence", e.sequence},
-                    {"layer", e.layer}});
-    if (e.kind == "binary") list.back()["problems"] = problems;
-    table.add({e.kind, e.id, bytes_text(static_cast<double>(e.bytes)), e.summary + problems_text(problems)});
-  }
+  if (args.limit > 0 && std::ssize(entries) > args.limit) entries.resize(static_cast<std::size_t>(args.limit));
   if (context.json) {
+    Json list = Json::array();
+    for (const StoreEntry& e : entries) {
+      list.push_back({{"kind", e.kind},
+                      {"id", e.id},
+                      {"summary", e.summary},
+                      {"target", e.target},
+                      {"device", e.device},
+                      {"version", e.version},
+                      {"bytes", e.bytes},
+                      {"sequence", e.sequence},
+                      {"layer", e.layer}});
+      if (e.kind == "binary") list.back()["problems"] = served[e.kernel];
+    }
     Json sums = Json::object();
-    for (const auto& [kind, t] : totals) sums[kind] = {{"rows", t.first}, {"bytes", t.second}};
+    for (const auto& [kind, t] : totals) sums[kind] = {{"rows", t.rows}, {"bytes", t.bytes}};
     print_json(Json{{"path", store.path()}, {"totals", sums}, {"entries", list}});
     return kOk;
   }
-  if (shown) print(table.text());
+  Table table({"kind", "id", "size", "target", "device", "version", "what"});
+  for (const StoreEntry& e : entries)
+    table.add({e.kind, e.id, bytes_text(static_cast<double>(e.bytes)), e.target, e.device, e.version,
+               e.summary + (e.kind == "binary" ? problems_text(served[e.kernel]) : "")});
+  if (!entries.empty()) print(table.text());
   std::string sums;
   for (const auto& [kind, t] : totals)
-    sums += fmt::format("{}{} {} rows, {}", sums.empty() ? "" : "; ", kind, t.first,
-                        bytes_text(static_cast<double>(t.second)));
-  print(fmt::format("{}: {}", store.path(), sums.empty() ? "empty" : sums));
+    sums += fmt::format("{}{} {} rows, {}", sums.empty() ? "" : "; ", kind, t.rows,
+                        bytes_text(static_cast<double>(t.bytes)));
+  const bool filtered = !(args.kind.empty() && args.arch.empty() && args.part.empty());
+  print(fmt::format("{}: {}", store.path(), !sums.empty() ? sums : filtered ? "no such row" : "empty"));
   return kOk;
 }
 
@@ -131,7 +166,7 @@ int run_verify(const Context& context, const CacheArgs& args) {
 int run_gc(const Context& context, const CacheArgs& args) {
   Store store = open(context, true, false);
   need_file(store);
-  const std::int64_t freed = store.gc(args.max_bytes < 0 ? context.options().cache_cap : args.max_bytes);
+  const std::int64_t freed = store.gc(args.max_bytes < 0 ? context.options().cache_cap : args.max_bytes, args.stale);
   if (context.json)
     print_json(Json{{"path", store.path()}, {"freed_bytes", freed}});
   else
@@ -151,16 +186,91 @@ int run_export(const Context& context, const CacheArgs& args) {
   return kOk;
 }
 
+Json json(const MergeReport& r) {
+  Json reasons = Json::object();
+  for (const auto& [why, rows] : r.reasons) reasons[why] = rows;
+  return {{"added", r.added}, {"kept", r.kept}, {"replaced", r.replaced}, {"refused", r.refused}, {"reasons", reasons}};
+}
+
+void print_merged(const MergeReport& r, const std::string& file) {
+  print(fmt::format("{}{} added, {} replaced, {} kept, {} refused", file, r.added, r.replaced, r.kept, r.refused));
+  for (const auto& [why, rows] : r.reasons) print(fmt::format("  refused: {} {}", rows, why));
+}
+
 int run_merge(const Context& context, const CacheArgs& args, bool everything) {
-  if (!std::filesystem::exists(args.file)) throw Error(ErrorCode::io, "file", args.file, "no such file");
+  for (const std::string& file : args.files)  // before anything is taken
+    if (!std::filesystem::exists(file)) throw Error(ErrorCode::io, "file", file, "no such file");
   Store store = open(context, false, false);
   need_file(store);
-  const MergeReport r = everything ? store.merge_from(args.file) : store.import_from(args.file);
-  if (context.json)
-    print_json(Json{{"added", r.added}, {"kept", r.kept}, {"replaced", r.replaced}, {"refused", r.refused}});
-  else
-    print(fmt::format("{} added, {} replaced, {} kept, {} refused", r.added, r.replaced, r.kept, r.refused));
+  MergeReport all;
+  Json files = Json::array();
+  for (const std::string& file : args.files) {
+    const MergeReport r = everything ? store.merge_from(file) : store.import_from(file);
+    all.added += r.added;
+    all.kept += r.kept;
+    all.replaced += r.replaced;
+    all.refused += r.refused;
+    for (const auto& [why, rows] : r.reasons) all.reasons[why] += rows;
+    files.push_back(json(r));
+    files.back()["file"] = file;
+    if (!context.json) print_merged(r, args.files.size() > 1 ? file + ": " : "");
+  }
+  if (!context.json) return kOk;
+  Json report = json(all);
+  report["files"] = files;
+  print_json(report);
   return kOk;
+}
+
+Json json(const Key& key) {
+  Json fields = Json::object();
+  for (const auto& [tag, value] : key.fields()) fields[tag] = value;
+  return {{"hash", key.hash()}, {"fields", fields}};
+}
+
+// `keys`: with the keys, which name every header of a kernel by its hash.
+Json json(const Explanation& e, bool keys) {
+  Json out{{"problem", e.problem},
+           {"bucket", e.bucket},
+           {"arch", e.target},
+           {"cache", e.cache},
+           {"usable", !e.cache_degraded}};
+  out["choice"] = e.choice ? Json{{"candidate", e.choice->candidate.text()},
+                                  {"grade", to_string(e.choice->grade)},
+                                  {"microseconds", e.choice->microseconds > 0 ? Json(e.choice->microseconds) : Json()},
+                                  {"measured_for", e.measured_for.empty() ? Json() : Json(e.measured_for)}}
+                           : Json();
+  out["binary"] = e.binary.empty() ? Json() : Json(e.binary);
+  Json ranges = Json::array(), outcomes = Json::array(), ranking = Json::array(), families = Json::array();
+  for (const RowRange& r : e.ranges) ranges.push_back(cli::json(r));
+  for (const Outcome& o : e.outcomes)
+    outcomes.push_back({{"candidate", o.candidate.text()},
+                        {"kind", to_string(o.kind)},
+                        {"detail", o.detail},
+                        {"microseconds", o.microseconds},
+                        {"rounds", o.rounds},
+                        {"imported", o.imported}});
+  for (const Explanation::Ranked& r : e.ranking)
+    ranking.push_back({{"candidate", r.candidate.text()},
+                       {"microseconds", r.microseconds},
+                       {"memory", r.memory_us},
+                       {"l2", r.l2_us},
+                       {"matrix", r.matrix_us},
+                       {"scalar", r.scalar_us},
+                       {"waves", r.waves}});
+  for (const Explanation::FamilyAnswer& f : e.families)
+    families.push_back({{"family", f.family},
+                        {"candidates", f.candidates},
+                        {"why_not", f.why_not.empty() ? Json() : Json(f.why_not)}});
+  out["ranges"] = ranges;
+  out["measurements"] = outcomes;
+  out["ranking"] = ranking;
+  out["families"] = families;
+  if (keys) {
+    out["choice_key"] = e.choice_key ? json(*e.choice_key) : Json();
+    out["binary_key"] = e.binary_key ? json(*e.binary_key) : Json();
+  }
+  return out;
 }
 
 int run_explain(const Context& context, const CacheArgs& args) {
@@ -177,11 +287,11 @@ int run_explain(const Context& context, const CacheArgs& args) {
     device = Device::open(0, options.driver);
   if (device && std::string_view(device->arch().name) != target.name) device.reset();
   const Engine engine(std::move(options));
-  const std::string text = engine.explain(problem, target, device ? &*device : nullptr);
+  const Explanation explanation = engine.explanation(problem, target, device ? &*device : nullptr);
   if (context.json)
-    print_json(Json{{"problem", problem.text()}, {"arch", target.name}, {"explanation", text}});
+    print_json(json(explanation, context.verbose));
   else
-    print(text);
+    print(explanation.text(context.verbose));
   return kOk;
 }
 
@@ -200,30 +310,33 @@ void add_cache(Context& context) {
   CLI::App* ls = add("ls", "List its rows", run_ls);
   ls->add_option("--kind", args->kind, "Only these")
       ->check(CLI::IsMember({"binary", "choice", "measurement", "environment"}));
-  ls->add_option("--limit", args->limit, "Print at most this many; 0: all")->check(at_least(0));
+  ls->add_option("--arch", args->arch, "Only rows for this target, e.g. sm_90a, cpu or native");
+  ls->add_option("--problem", args->part, "Only rows whose problem contains this text, e.g. 'w=q4_0'")
+      ->check(not_empty());
+  ls->add_option("--limit", args->limit, "Print at most this many, those used last; 0: all")->check(at_least(0));
   add("show", "Print one row as JSON", run_show)
       ->add_option("id", args->id, "As ls prints it, or a prefix")
       ->required();
   add("verify", "Check every row; exit code 3 while damage remains", run_verify)
-      ->add_flag("--repair", args->repair, "Delete damaged rows");
-  add("gc", "Evict the rows used longest ago, then compact", run_gc)
-      ->add_option("--max-bytes", args->max_bytes, "Size to shrink to, e.g. 200M (default: the cap)")
+      ->add_flag("--repair", args->repair, "Delete damaged rows, make damaged indexes anew");
+  CLI::App* gc = add("gc", "Evict the rows used longest ago, then compact", run_gc);
+  gc->add_flag("--stale", args->stale,
+               "First delete what other versions of the library wrote, which this one never uses");
+  gc->add_option("--max-bytes", args->max_bytes, "Size to shrink to, e.g. 200M (default: the cap)")
       ->transform(size_in_bytes());
   CLI::App* out = add("export", "Write a new file that can be shipped read-only", run_export);
   out->add_option("file", args->file, "The file to write")->required()->check(not_empty());
   out->add_flag("--force", args->force, "Replace a file that is there, atomically");
   out->add_flag("--no-binaries", args->no_binaries, "Choices and measurements only");
-  add("import", "Take choices and measurements from a file, never binaries",
-      [](const Context& c, const CacheArgs& a) { return run_merge(c, a, false); })
-      ->add_option("file", args->file, "The file to read")
-      ->required()
-      ->check(not_empty());
-  add("merge", "Take everything from a file that you trust; the faster choice wins",
-      [](const Context& c, const CacheArgs& a) { return run_merge(c, a, true); })
-      ->add_option("file", args->file, "The file to read")
-      ->required()
-      ->check(not_empty());
-  CLI::App* explain = add("explain", "Say why a problem gets the kernel it gets", run_explain);
+  const auto from_files = [&](const char* name, const char* help, bool everything) {
+    add(name, help, [everything](const Context& c, const CacheArgs& a) { return run_merge(c, a, everything); })
+        ->add_option("file", args->files, "The files to read")
+        ->required()
+        ->check(not_empty());
+  };
+  from_files("import", "Take choices and measurements from files, never binaries", false);
+  from_files("merge", "Take everything from files that you trust; the faster choice wins", true);
+  CLI::App* explain = add("explain", "Say why a problem gets the kernel it gets; -v with the keys", run_explain);
   add_problem(explain, args->problem, true);
   explain->add_option("--arch", args->arch, "Target, e.g. sm_90a or cpu (default: this machine's GPU)");
 }

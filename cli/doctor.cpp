@@ -162,6 +162,8 @@ std::string describe(const fs::path& path) {
 struct Opening {
   bool degraded = false;
   std::string said;
+  std::vector<OtherVersion> others;  // rows that this version does not use
+  bool ours = false;                 // has kernels that it does
 };
 
 Opening try_open(StoreOptions store) {
@@ -171,8 +173,31 @@ Opening try_open(StoreOptions store) {
     if (!opening.said.empty()) opening.said += "; ";
     opening.said += text;
   };
-  opening.degraded = Store(std::move(store)).degraded();
+  const Store opened(std::move(store));
+  opening.degraded = opened.degraded();
+  try {
+    opening.others = opened.other_versions();
+    std::int64_t binaries = 0;
+    if (!opening.others.empty()) binaries = opened.totals({.kind = "binary"})["binary"].rows;
+    for (const OtherVersion& other : opening.others) binaries -= other.binaries;
+    opening.ours = binaries > 0;
+  } catch (const Error&) {  // a file that cannot be read, which has been said
+  }
   return opening;
+}
+
+// Adds to a finding about a store what of it is another version's.
+Finding with_versions(Finding finding, const Opening& opening, bool own, State state) {
+  Json others = Json::array();
+  for (OtherVersion o : opening.others) {
+    o.writable = own;  // which it was not opened for
+    others.push_back(
+        {{"version", o.version}, {"binaries", o.binaries}, {"choices", o.choices}, {"measurements", o.measurements}});
+    finding.fix += (finding.fix.empty() ? "" : "; ") + o.text();
+  }
+  if (!others.empty() && finding.state == State::ok) finding.state = state;
+  finding.facts["other_versions"] = others;
+  return finding;
 }
 
 bool may_write(const fs::path& path, int how) { return ::access(path.c_str(), how) == 0; }
@@ -216,7 +241,7 @@ Finding check_own(StoreOptions store) {
             fmt::format("only {} are free there", bytes_text(static_cast<double>(space.available))), facts};
   if (is_there && !(may_write(path, W_OK) && may_write(directory, W_OK | X_OK)))
     return {State::note, "cache", what, "it cannot be written: what is compiled here is not kept", facts};
-  return {State::ok, "cache", what, "", facts};
+  return with_versions({State::ok, "cache", what, "", facts}, opening, true, State::note);
 }
 
 Finding check_shipped(StoreOptions store) {
@@ -226,7 +251,9 @@ Finding check_shipped(StoreOptions store) {
   const Opening opening = try_open(std::move(store));
   const bool usable = opening.said.empty();
   Json facts = facts_of(path, usable);
-  if (usable) return {State::ok, "shipped", describe(path), "", facts};
+  if (usable)
+    return with_versions({State::ok, "shipped", describe(path), "", facts}, opening, false,
+                         opening.ours ? State::note : State::problem);
   return {State::problem, "shipped", fmt::format("{} cannot be used: {}", path.string(), opening.said),
           "its kernels are compiled again; correct TILEWRIGHT_SHIPPED or the file", facts};
 }
@@ -286,7 +313,7 @@ int run_doctor(const Context& context) {
   findings.push_back(check_cpu());
   std::vector<Finding> caches = check_caches(options);
   const bool shipped = std::any_of(caches.begin(), caches.end(), [](const Finding& f) {
-    return std::string_view(f.subject) == "shipped" && f.state == State::ok;
+    return std::string_view(f.subject) == "shipped" && f.state != State::problem;
   });
   findings.push_back(check_compiler(options, shipped));
   findings.push_back(check_llvm(options));

@@ -20,14 +20,8 @@ constexpr double kClaimSeconds = 5;            // longer than any candidate comp
 const char* compiler_row(const Arch& arch) { return arch.cpu ? "compiler of IR" : "compiler"; }
 const char* compiler_name(const Arch& arch) { return arch.cpu ? "" : "NVRTC "; }
 
-Key compiler_key() {
-  Key key;
-  key.add("kind", "compiler").add("library", kLibraryVersion);
-  return key;
-}
-
-// The row about a compiler is "version\nidentity" in the field that holds a choice's environment; an identity is
-// what was asked for, and the path, size and time of the file that was found.
+// The row about a compiler has its version in the field that holds a choice's environment. The row of machine_key() has
+// "version\nidentity" there: what was asked for, and the path, size and time of the file that was found.
 std::string identity_of(const std::string& asked_for, const std::string& file) { return asked_for + "\n" + file; }
 
 // Changes whenever the file does. Empty if there is no such file.
@@ -44,6 +38,14 @@ std::string compiler_of(const Key& key) {
 }
 
 }  // namespace
+
+std::vector<OtherVersion> other_versions(const Store& store) {
+  try {
+    return store.other_versions();
+  } catch (const Error&) {  // a store that cannot be read has nothing to tell
+    return {};
+  }
+}
 
 std::string unacceptable(const Resources& r) {
   if (r.spill_bytes > 0) return fmt::format("spills {} bytes per thread", r.spill_bytes);
@@ -64,9 +66,10 @@ std::string Builder::compiler(const Arch& arch) {
   std::lock_guard lock(compiler_mutex_);
   std::optional<std::string>& known_version = known(arch).version;
   if (known_version) return *known_version;
-  std::optional<StoredChoice> row = store_.find_choice(compiler_key(), compiler_row(arch));
   std::string version;
-  if (row) {
+  if (const auto row = store_.find_choice(compiler_key(), compiler_row(arch)))
+    version = row->environment.substr(0, row->environment.find('\n'));
+  if (const auto row = store_.find_choice(machine_key(), compiler_row(arch))) {
     std::size_t first = row->environment.find('\n'), second = row->environment.find('\n', first + 1);
     version = row->environment.substr(0, first);
     if (second != std::string::npos) {
@@ -92,12 +95,16 @@ void Builder::confirm_compiler(const Arch& arch) {
   Known& compiler = known(arch);
   if (compiler.confirmed) return;
   const CompilerInfo info = compiler_info(options_, arch);
-  StoredChoice row;
-  row.problem = compiler_row(arch);
-  row.candidate.family = row.problem;
-  row.environment = info.version + "\n" + identity_of(asked_for(arch), file_identity(info.path));
-  auto old = store_.find_choice(compiler_key(), row.problem);
-  if (!old || old->environment != row.environment) store_.put_choice(compiler_key(), row);
+  const auto note = [&](const Key& key, std::string text) {
+    StoredChoice row;
+    row.problem = compiler_row(arch);
+    row.candidate.family = row.problem;
+    row.environment = std::move(text);
+    const auto old = store_.find_choice(key, row.problem);
+    if (!old || old->environment != row.environment) store_.put_choice(key, row);
+  };
+  note(compiler_key(), info.version);
+  note(machine_key(), info.version + "\n" + identity_of(asked_for(arch), file_identity(info.path)));
   compiler = {info.version, true};
 }
 
@@ -189,7 +196,8 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
   try {
     confirm_compiler(arch);
   } catch (const Error& error) {
-    if (!arch.cpu || error.code() != ErrorCode::library_missing) throw;
+    if (error.code() != ErrorCode::library_missing) throw;
+    if (!arch.cpu) throw with_versions(error);
     BinaryPtr binary = built_in(source, arch);
     if (!binary)
       throw Error(ErrorCode::unsupported, "source " + source.name, arch.name,
@@ -227,6 +235,13 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
     running_.erase(hash);
     throw;
   }
+}
+
+Error Builder::with_versions(const Error& error) const {
+  std::string allowed = error.allowed();
+  for (const OtherVersion& v : other_versions(store_))
+    if (v.binaries > 0) allowed += ". " + v.text();
+  return Error(error.code(), error.field(), error.value(), allowed);
 }
 
 Built Builder::compile_and_store(const Key& key, const Source& source, const Arch& arch, const Compiler& compile) {

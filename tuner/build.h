@@ -13,7 +13,9 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
+#include <tilewright/error.h>
 #include <tilewright/kernel.h>
 #include <tilewright/store.h>
 
@@ -34,6 +36,9 @@ struct Built {
 
 // Spills cost more than any tile is worth, and a serialized wgmma runs at a fraction of its rate. Empty: acceptable.
 std::string unacceptable(const Resources& resources);
+
+// Store::other_versions(), or nothing where that fails.
+std::vector<OtherVersion> other_versions(const Store& store);
 
 class Builder {
  public:
@@ -82,6 +87,8 @@ class Builder {
   std::string asked_for(const Arch& arch) const;
   // Before the first compilation: the real version, whatever was remembered.
   void confirm_compiler(const Arch& arch);
+  // The error that there is no compiler, and which stores would have helped, had this version filled them.
+  Error with_versions(const Error& error) const;
   Built compile_and_store(const Key& key, const Source& source, const Arch& arch, const Compiler& compile);
   BinaryPtr find_other(const Key& key, const Source& source, const Device* device);
   void remember(const std::string& hash, BinaryPtr binary);

@@ -235,11 +235,16 @@ tuner::SearchRequest Engine::Impl::search_request(const Problem& problem, const 
   if (!request.candidates.empty()) return request;
   // The first measurements cover the space, the others follow what they teach, the last ones close to the best.
   take((5 * policy.max_candidates + 15) / 16);
-  // An imported choice is a hint of somebody else's: measured early, beside the ranked first.
-  if (auto hint = store.find_choice(tuner::choice_key(device), problem.text());
-      hint && hint->imported && policy.max_candidates > 1 && request.offers(hint->candidate) &&
-      std::find(request.candidates.begin(), request.candidates.end(), hint->candidate) == request.candidates.end())
-    request.candidates.insert(request.candidates.begin() + 1, hint->candidate);
+  // A choice of somebody else's, or of another version of the library, is a hint: measured early, beside the ranked
+  // first.
+  const auto hint = [&](const std::optional<StoredChoice>& row) {
+    if (row && policy.max_candidates > 1 && request.offers(row->candidate) &&
+        std::find(request.candidates.begin(), request.candidates.end(), row->candidate) == request.candidates.end())
+      request.candidates.insert(request.candidates.begin() + 1, row->candidate);
+  };
+  for (const OtherVersion& v : tuner::other_versions(store))
+    if (v.choices > 0) hint(store.find_choice(tuner::choice_key(device, v.version), problem.text()));
+  if (auto row = store.find_choice(tuner::choice_key(device), problem.text()); row && row->imported) hint(row);
   request.refine = [ranked, close = 5 * policy.max_candidates / 8](const std::vector<Outcome>& outcomes, int most) {
     std::vector<tuner::Measured> measured;
     std::vector<int> tried;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cache/layer.h"
 #include "templates/specialize.h"
 
 namespace tilewright::tuner {
@@ -112,10 +113,10 @@ Key binary_key(const Source& source, const Arch& arch, const std::string& compil
   return key;
 }
 
-Key choice_key(const Device& device) {
+Key choice_key(const Device& device, std::string_view version) {
   Key key;
   key.add("kind", "choice").add("device", device.name()).add("sms", std::int64_t(device.sms()));
-  key.add("l2", device.l2_bytes()).add("target", device.arch().name).add("library", kLibraryVersion);
+  key.add("l2", device.l2_bytes()).add("target", device.arch().name).add("library", version);
   return key;
 }
 
@@ -134,6 +135,18 @@ Key outcome_key(const Device& device, const std::string& compiler) {
 Key prewarm_key(const Arch& arch) {
   Key key;
   key.add("kind", "prewarm").add("target", arch.name).add("library", kLibraryVersion);
+  return key;
+}
+
+Key compiler_key() {
+  Key key;
+  key.add("kind", "compiler").add("library", kLibraryVersion);
+  return key;
+}
+
+Key machine_key() {
+  Key key;
+  key.add("kind", cache::kMachineKind).add("library", kLibraryVersion);
   return key;
 }
 

@@ -45,6 +45,7 @@ std::string Engine::Impl::stored_for(const std::string& key, const Device& devic
   const std::vector<std::string> unread = store.unread();
   if (text.empty()) text = unread.empty() ? "nothing" : "nothing that could be read";
   for (const std::string& reason : unread) text += "; a store is not used: " + reason;
+  for (const OtherVersion& v : tuner::other_versions(store)) text += "; " + v.text();
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <tilewright/store.h>
 
 #include <map>
+#include <tuple>
 
 #include "tool.h"
 
@@ -138,6 +139,119 @@ TEST_CASE("cli: ls says which problems a binary serves") {
   }
   CHECK(all.find("gemm x=q8_1 w=q4_0 y=f32 m=2 n=256 k=1024") != std::string::npos);
   CHECK(tool("cache ls --kind binary" + flag).out.find(" for gemm ") != std::string::npos);
+}
+
+TEST_CASE("cli: ls is filtered by target and problem, and shows devices and versions") {
+  const std::string path = scratch() / "columns.db", flag = " --cache '" + path + "' ";
+  {
+    tilewright::StoreOptions o;
+    o.path = path;
+    tilewright::Store store(o);
+    for (const auto& [device, target, problem] :
+         {std::tuple{"NVIDIA H200", "sm_90a", "gemm x=f16 w=q4_0 y=f32 m=1 n=256 k=1024"},
+          {"NVIDIA A100", "sm_80", "gemm x=f16 w=q8_0 y=f32 m=1 n=256 k=1024"}}) {
+      tilewright::StoredChoice choice;
+      choice.candidate.family = "reference";
+      choice.problem = problem;
+      REQUIRE(store.put_choice(
+          tilewright::Key().add("kind", "choice").add("device", device).add("target", target).add("library", "0.0.9"),
+          choice));
+    }
+  }
+  const Ran all = tool("cache ls" + flag);
+  INFO(all.out);
+  for (const char* part : {"device", "version", "NVIDIA H200", "NVIDIA A100", "0.0.9", "choice 2 rows"})
+    CHECK(all.out.find(part) != std::string::npos);
+  for (const char* filter : {"--arch sm_90a", "--problem w=q4_0", "--limit 1 --problem w=q4_0"}) {
+    INFO(filter);
+    const Json list = tool(std::string("cache ls --json ") + filter + flag).json();
+    REQUIRE(list["entries"].size() == 1);
+    CHECK(list["entries"][0]["device"] == "NVIDIA H200");
+    CHECK(list["entries"][0]["target"] == "sm_90a");
+    CHECK(list["entries"][0]["version"] == "0.0.9");
+    CHECK(list["totals"]["choice"]["rows"] == 1);
+  }
+  CHECK(tool("cache ls --problem w=nf4" + flag).out.find("no such row") != std::string::npos);
+  const Json limited = tool("cache ls --json --limit 1" + flag).json();
+  CHECK(limited["entries"].size() == 1);
+  CHECK(limited["totals"]["choice"]["rows"] == 2);
+  refused("cache ls --arch sm_1" + flag, 1, "sm_1");
+}
+
+TEST_CASE("cli: doctor names stores of another version, and gc --stale empties one's own") {
+  const std::string path = scratch() / "old.db", flag = " --cache '" + path + "' ",
+                    shipped = scratch() / "old-shipped.db";
+  {
+    tilewright::StoreOptions o;
+    o.path = path;
+    tilewright::Store store(o);
+    tilewright::Binary binary;
+    binary.target = "sm_90a", binary.entry = "e", binary.image.resize(10);
+    binary.plan = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, 32, 1, 0};
+    REQUIRE(store.put_binary(tilewright::Key().add("kind", "binary").add("library", "0.0.9"), binary));
+    store.export_to(shipped);
+  }
+  const Ran ran = tool("doctor --json" + flag, "TILEWRIGHT_SHIPPED='" + shipped + "'");
+  const Json report = ran.json();
+  CHECK(ran.code == 4);
+  for (const auto& [subject, state, fix] :
+       {std::tuple{"cache", "note", "cache gc --stale"}, {"shipped", "problem", "export it again with this version"}}) {
+    const Json found = finding(report, subject);
+    INFO(found.dump());
+    CHECK(found["state"] == state);
+    CHECK(found["fix"].get<std::string>().find(fix) != std::string::npos);
+    CHECK(found["other_versions"][0]["version"] == "0.0.9");
+    CHECK(found["other_versions"][0]["binaries"] == 1);
+  }
+  CHECK(tool("cache gc" + flag).code == 0);
+  CHECK(tool("cache ls --json" + flag).json()["totals"]["binary"]["rows"] == 1);
+  CHECK(tool("cache gc --stale" + flag).code == 0);
+  CHECK(tool("cache ls --json" + flag).json()["totals"].empty());
+  CHECK(finding(tool("doctor --json" + flag).json(), "cache")["state"] == "ok");
+}
+
+TEST_CASE("cli: explain gives fields, and keys with -v") {
+  const std::string explain = std::string("cache explain --arch sm_90a ") + kGemm + cache_flag("explained.db");
+  const Json fields = tool(explain + "--json").json();
+  CHECK(fields["problem"] == "gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536");
+  CHECK(fields["arch"] == "sm_90a");
+  CHECK(fields["choice"]["grade"] == "ranked");
+  CHECK(fields["choice"]["candidate"] == fields["ranking"][0]["candidate"]);
+  CHECK(fields["ranking"][0]["microseconds"] > 0);
+  CHECK(fields["binary"] == "not compiled yet");
+  CHECK(fields["families"].back()["family"] == "reference");
+  CHECK(fields["families"].back()["why_not"].is_null());
+  CHECK_FALSE(fields.contains("binary_key"));
+  const Json keys = tool(explain + "--json -v").json();
+  CHECK(keys["binary_key"]["hash"].get<std::string>().size() == 64);
+  CHECK(keys["binary_key"]["fields"]["target"] == "sm_90a");
+  CHECK(keys["choice_key"].is_null());
+  CHECK(tool(explain).out.find("binary key") == std::string::npos);
+  CHECK(tool(explain + "-v").out.find("binary key") != std::string::npos);
+}
+
+TEST_CASE("cli: merge and import take several files, and say why rows are refused") {
+  std::string files;
+  for (const char* name : {"from-1.db", "from-2.db"}) {
+    tilewright::StoreOptions o;
+    o.path = scratch() / name;
+    tilewright::Store store(o);
+    tilewright::Binary binary;
+    binary.target = "sm_90a", binary.entry = "e", binary.image.resize(10);
+    binary.plan = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, 32, 1, 0};
+    REQUIRE(store.put_binary(tilewright::Key().add("name", name), binary));
+    files += " '" + o.path + "'";
+  }
+  const Json merged = tool("cache merge --json" + files + cache_flag("merged.db")).json();
+  CHECK(merged["added"] == 2);
+  CHECK(merged["files"].size() == 2);
+  CHECK(merged["files"][1]["added"] == 1);
+  CHECK(merged["files"][1]["file"].get<std::string>().find("from-2.db") != std::string::npos);
+  const Ran imported = tool("cache import" + files + cache_flag("imported.db"));
+  CHECK(imported.out.find("from-2.db: 0 added") != std::string::npos);
+  CHECK(imported.out.find("refused: 1 binaries: machine code") != std::string::npos);
+  refused("cache merge" + files + " /nonexistent.db" + cache_flag("none-merged.db"), 1, "/nonexistent.db");
+  CHECK_FALSE(fs::exists(scratch() / "none-merged.db"));  // before anything is taken
 }
 
 TEST_CASE("cli: what a CPU recorded is prewarmed for GPUs, each in its own order") {

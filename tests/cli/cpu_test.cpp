@@ -129,7 +129,7 @@ TEST_CASE("cli: every target of this CPU has kernels and choices of its own") {
     CHECK(run["executed_on"] == "cpu");
     CHECK(run["arch"] == target);
     CHECK(run["verified"] == true);
-    const std::string explained = tool("cache explain --arch " + target + " " + kPacked + cache).out;
+    const std::string explained = tool("cache explain -v --arch " + target + " " + kPacked + cache).out;
     const bool noisy = tuned["reports"][0]["noisy"];  // what varied too much is not stored
     CHECK((explained.find("grade: exact") != std::string::npos) == !noisy);
     CHECK(explained.find("  target=" + target) != std::string::npos);

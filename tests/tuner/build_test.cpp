@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/build.h"
 
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include <tilewright/family.h>
@@ -99,7 +101,12 @@ TEST_CASE("a store that was filled elsewhere serves a machine without a compiler
     Store store(Rig::with(dir / "c.db"));  // closed again: a store that somebody writes cannot be a shipped one
     auto row = store.find_choice(Key().add("kind", "compiler").add("library", kLibraryVersion), "compiler");
     REQUIRE(row);
-    CHECK(test::mentions(row->environment, compiler_version(same)));
+    CHECK(row->environment == compiler_version(same));
+    store.export_to(dir / "shipped.db");
+    std::ifstream file(dir / "shipped.db", std::ios::binary);
+    const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+    CHECK(test::mentions(bytes, compiler_version(same)));
+    CHECK_FALSE(test::mentions(bytes, compiler_info(same).path));  // says who made it
     CHECK(Builder(store, same, log).compiler(arch("sm_90a")) == compiler_version(same));
   }
 
@@ -113,6 +120,28 @@ TEST_CASE("a store that was filled elsewhere serves a machine without a compiler
   error_of(ErrorCode::library_missing, [&] { lost.build(sample(), arch("sm_90a")); });
   Builder served(shipped, none, log);
   CHECK_FALSE(served.build(sample(), arch("sm_90a")).compiled);
+}
+
+TEST_CASE("without a compiler, the error names stores that another version filled", "[build]") {
+  test::TempDir dir;
+  {
+    Store old(Rig::with(dir / "old.db"));
+    Binary binary;
+    binary.target = "sm_90a", binary.entry = "e", binary.image.resize(10);
+    binary.plan = {{1, 0, 0}, {1, 0, 0}, {1, 0, 0}, 32, 1, 0};
+    REQUIRE(old.put_binary(Key().add("kind", "binary").add("library", "0.0.9"), binary));
+  }
+  Log log;
+  StoreOptions layered;
+  layered.shipped = {dir / "old.db"};
+  Store store(layered);
+  CompileOptions none;
+  none.nvrtc = "/nonexistent/libnvrtc.so.13";
+  Builder builder(store, none, log);
+  const Error error = error_of(ErrorCode::library_missing, [&] { builder.build(sample(), arch("sm_90a")); });
+  CHECK(test::mentions(error.what(), none.nvrtc));
+  CHECK(test::mentions(error.what(), dir / "old.db: 1 binaries"));
+  CHECK(test::mentions(error.what(), "version 0.0.9"));
 }
 
 TEST_CASE("a build by another NVRTC serves where the driver loads it, the newest first", "[build]") {

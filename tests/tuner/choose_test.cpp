@@ -82,6 +82,29 @@ TEST_CASE("an imported choice is a hint: prepared until there is something bette
   CHECK(now->microseconds > 1e-6);
 }
 
+TEST_CASE("another version's choice is searched early, and not believed", "[engine]") {
+  FakeGpu gpu;
+  const Device device = gpu.device();
+  Engine::Impl impl(options(""));
+  const Problem problem = Problem::parse("gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles");
+  const std::vector<tuner::Ranked> ranked = tuner::rank(problem, target(), tuner::model_of(device));
+  const std::size_t before = impl.search_request(problem, device, {}).candidates.size();
+  const std::vector<int> first = tuner::select(ranked, static_cast<int>(before));
+  std::size_t late = 0;
+  while (std::find(first.begin(), first.end(), static_cast<int>(late)) != first.end()) ++late;
+  StoredChoice old;
+  old.problem = problem.text(), old.candidate = ranked.at(late).candidate, old.microseconds = 1;
+  REQUIRE(impl.store.put_choice(tuner::choice_key(device, "0.0.9"), old));
+  CHECK(impl.choices(problem, device).current().candidate == ranked.front().candidate);
+  const tuner::SearchRequest request = impl.search_request(problem, device, {});
+  REQUIRE(request.candidates.size() == before + 1);
+  CHECK(request.candidates[0] == ranked.front().candidate);
+  CHECK(request.candidates[1] == old.candidate);
+  old.candidate = {"mma", {{"knob_of_another_version", 1}}};
+  REQUIRE(impl.store.put_choice(tuner::choice_key(device, "0.0.9"), old));
+  CHECK(impl.search_request(problem, device, {}).candidates.size() == before);
+}
+
 TEST_CASE("a search looks at five of sixteen, then follows what it measured, and stays near the best from ten on",
           "[engine]") {
   FakeGpu gpu;
