@@ -2,6 +2,8 @@
 // Layer's reading: every row verified before it is believed.
 #include "cache/layer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -191,12 +193,10 @@ std::optional<StoredChoice> Layer::verified_choice(Statement& rows) {
   return std::nullopt;
 }
 
-#define TILEWRIGHT_SELECT_CHOICES \
-  "SELECT " TILEWRIGHT_CHOICE_COLUMNS ",c.hash,p.device,p.problem FROM problems p JOIN choices c ON c.problem=p.hash"
-
 std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_view prefix) {
   std::vector<StoredChoice> found;
-  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES
+  Statement rows = db_->prepare("SELECT " TILEWRIGHT_CHOICE_COLUMNS
+                                ",c.hash,p.device,p.problem FROM problems p JOIN choices c ON c.problem=p.hash"
                                 " WHERE p.device=? AND p.problem>=? AND p.problem<? ORDER BY p.problem LIMIT ?");
   // No UTF-8 text has a byte 0xff, so this bound is above every text with the prefix.
   rows.bind(1, device).bind(2, prefix).bind(3, std::string(prefix) + '\xff').bind(4, std::int64_t{kMaxChoices});
@@ -208,13 +208,18 @@ std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_
 
 std::vector<std::pair<Key, StoredChoice>> Layer::all_choices(const StoreFilter& filter) {
   std::vector<std::pair<Key, StoredChoice>> found;
-  Statement rows = db_->prepare(TILEWRIGHT_SELECT_CHOICES
-                                " LEFT JOIN uses u ON u.id=p.hash WHERE"
-                                " (?1='' OR instr(char(10)||p.device,char(10)||'target='||?1||char(10))>0) AND"
-                                " (?2='' OR instr(p.problem,?2)>0)"
-                                " ORDER BY CASE WHEN ?3>0 THEN -u.sequence END,p.problem LIMIT ?4");
-  rows.bind(1, filter.target).bind(2, filter.problem).bind(3, filter.limit);
-  rows.bind(4, filter.limit > 0 ? filter.limit : std::int64_t{-1});
+  const bool some = filter.limit > 0;
+  // With a limit in the order of use, up to the last row that is wanted.
+  Statement rows = db_->prepare(
+      fmt::format("SELECT " TILEWRIGHT_CHOICE_COLUMNS ",c.hash,p.device,p.problem FROM {} WHERE"
+                  " (?2='' OR instr(char(10)||p.device,char(10)||'target='||?2||char(10))>0) AND (?3='' OR "
+                  "instr(p.problem,?3)>0)"
+                  " ORDER BY {} LIMIT ?1",
+                  some ? "uses u CROSS JOIN choices c ON c.problem=u.id CROSS JOIN problems p ON p.hash=c.problem"
+                       : "problems p JOIN choices c ON c.problem=p.hash",
+                  some ? "u.sequence DESC" : "p.problem")
+          .c_str());
+  rows.bind(1, some ? filter.limit : std::int64_t{-1}).bind(2, filter.target).bind(3, filter.problem);
   while (rows.step()) {
     auto choice = verified_choice(rows);
     const auto device = choice ? parse_transcript(rows.text(8)) : std::nullopt;

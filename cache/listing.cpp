@@ -85,36 +85,64 @@ class JsonObject {
 // One line of a multi-line text.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Rows of one kind: what is selected of them, with the device's transcript or the binary's as `key`, and from where.
-// ?1 and ?2 are StoreFilter::target and problem.
+// Rows of one kind, as parts of statements. ?2 and ?3 are StoreFilter::target and problem.
 struct Listing {
   const char* kind;
-  const char* columns;  // id, summary, key, bytes, sequence of last use, kernel
+  const char* id;     // what `uses` has; empty: no order of use
+  const char* shown;  // id, summary, and the device's or binary's transcript
   const char* bytes;
-  const char* rows;
+  const char* kernel;
+  const char* table;
+  const char* joins;
+  const char* where;  // of a filter that is not empty
 };
-#define TILEWRIGHT_OF_TARGET(key) "(?1='' OR instr(char(10)||" key ",char(10)||'target='||?1||char(10))>0)"
-#define TILEWRIGHT_OF_PROBLEM TILEWRIGHT_OF_TARGET("p.device") " AND (?2='' OR instr(p.problem,?2)>0)"
+#define TILEWRIGHT_OF_TARGET(key) "(?2='' OR instr(char(10)||" key ",char(10)||'target='||?2||char(10))>0)"
+#define TILEWRIGHT_OF_PROBLEM TILEWRIGHT_OF_TARGET("p.device") " AND (?3='' OR instr(p.problem,?3)>0)"
 constexpr Listing kListings[] = {
-    {"binary", "b.key,b.metadata,b.transcript", "length(b.image)+length(b.transcript)+length(b.metadata)",
-     "coalesce(u.sequence,0),coalesce(v.kernel,'') FROM binaries b LEFT JOIN uses u ON u.id=b.key"
-     " LEFT JOIN builds v ON v.key=b.key WHERE " TILEWRIGHT_OF_TARGET("b.transcript") " AND ?2=''"},
-    {"choice",
+    {"binary", "b.key", "b.key,b.metadata,b.transcript", "length(b.image)+length(b.transcript)+length(b.metadata)",
+     "coalesce(v.kernel,'')", "binaries b", "LEFT JOIN builds v ON v.key=b.key",
+     TILEWRIGHT_OF_TARGET("b.transcript") " AND ?3=''"},
+    {"choice", "c.problem",
      "c.problem,coalesce(p.problem,'?')||' -> '||c.candidate||"
      "CASE WHEN c.microseconds>0 THEN ' '||round(c.microseconds,3)||' us' ELSE ', not measured' END||"
      "CASE WHEN c.imported THEN ', imported' ELSE '' END,coalesce(p.device,'')",
-     "length(c.candidate)+length(c.first)+200",
-     "coalesce(u.sequence,0),'' FROM choices c LEFT JOIN problems p ON p.hash=c.problem"
-     " LEFT JOIN uses u ON u.id=c.problem WHERE " TILEWRIGHT_OF_PROBLEM},
-    {"measurement",
+     "length(c.candidate)+length(c.first)+200", "''", "choices c", "LEFT JOIN problems p ON p.hash=c.problem",
+     TILEWRIGHT_OF_PROBLEM},
+    {"measurement", "m.problem",
      "m.hash,coalesce(p.problem,'?')||' : '||m.candidate||' '||m.kind||"
      "CASE WHEN m.kind='measured' THEN ' '||round(m.microseconds,3)||' us' ELSE '' END||"
      "CASE WHEN m.imported THEN ', imported' ELSE '' END,coalesce(p.device,'')",
-     "length(m.candidate)+length(m.detail)+300",
-     "coalesce(u.sequence,0),'' FROM measurements m LEFT JOIN problems p ON p.hash=m.problem"
-     " LEFT JOIN uses u ON u.id=m.problem WHERE " TILEWRIGHT_OF_PROBLEM},
-    {"environment", "e.hash,e.text,''", "length(e.text)+64", "0,'' FROM environments e WHERE ?1='' AND ?2=''"},
+     "length(m.candidate)+length(m.detail)+300", "''", "measurements m", "LEFT JOIN problems p ON p.hash=m.problem",
+     TILEWRIGHT_OF_PROBLEM},
+    {"environment", "", "e.hash,e.text,''", "length(e.text)+64", "''", "environments e", "", "?2='' AND ?3=''"},
 };
+
+// A filter is left out where it is empty: SQLite leaves out a join that nothing asks for.
+Statement prepare(Layer& layer, const StoreFilter& filter, const Listing& listing, const std::string& select_from,
+                  const char* rest) {
+  const bool all = filter.target.empty() && filter.problem.empty();
+  Statement rows = layer.db().prepare(
+      fmt::format("{} {} WHERE {} {}", select_from, listing.joins, all ? "1" : listing.where, rest).c_str());
+  if (!all) rows.bind(2, filter.target).bind(3, filter.problem);
+  return rows;
+}
+
+// Those used last come first. `most`: negative for all.
+Statement prepare_list(Layer& layer, const StoreFilter& filter, const Listing& listing, std::int64_t most) {
+  std::string select = fmt::format("SELECT {},{},{}", listing.shown, listing.bytes, listing.kernel);
+  const char* order = "ORDER BY u.sequence DESC LIMIT ?1";
+  if (*listing.id == '\0') {
+    select += fmt::format(",0 FROM {}", listing.table);
+    order = "LIMIT ?1";
+  } else if (most < 0) {
+    select += fmt::format(",coalesce(u.sequence,0) FROM {} LEFT JOIN uses u ON u.id={}", listing.table, listing.id);
+  } else {  // in the order of use, up to the last row that is wanted
+    select += fmt::format(",u.sequence FROM uses u CROSS JOIN {} ON u.id={}", listing.table, listing.id);
+  }
+  Statement rows = prepare(layer, filter, listing, select, order);
+  rows.bind(1, most);
+  return rows;
+}
 
 std::string summary_of(const std::string& kind, const std::string& text) {
   if (kind == "environment") {
@@ -131,14 +159,12 @@ bool wanted(const Listing& listing, const StoreFilter& filter) {
   return filter.kind.empty() || filter.kind == listing.kind;
 }
 
-// The rows used last come first. Stops at the filter's limit.
+// Stops at the filter's limit.
 void list_layer(Layer& layer, const StoreFilter& filter, std::vector<StoreEntry>& entries) {
   for (const Listing& listing : kListings) {
     const std::int64_t room = filter.limit > 0 ? filter.limit - static_cast<std::int64_t>(entries.size()) : -1;
     if (!wanted(listing, filter) || room == 0) continue;
-    Statement rows = layer.db().prepare(
-        fmt::format("SELECT {},{},{} ORDER BY 5 DESC LIMIT ?3", listing.columns, listing.bytes, listing.rows).c_str());
-    rows.bind(1, filter.target).bind(2, filter.problem).bind(3, room);
+    Statement rows = prepare_list(layer, filter, listing, room);
     while (rows.step()) {
       try {
         const std::string key = rows.text(2);
@@ -147,9 +173,9 @@ void list_layer(Layer& layer, const StoreFilter& filter, std::vector<StoreEntry>
         entry.id = rows.text(0).substr(0, kIdDigits);
         entry.summary = printable(summary_of(entry.kind, rows.text(1)));
         entry.bytes = rows.integer(3);
-        entry.sequence = rows.integer(4);
+        entry.kernel = rows.text(4);
+        entry.sequence = rows.integer(5);
         entry.layer = layer.name();
-        entry.kernel = rows.text(5);
         entry.target = printable(field_of(key, "target"));
         entry.device = printable(field_of(key, "device"));
         entry.version = printable(field_of(key, kVersionTag));
@@ -276,10 +302,9 @@ std::map<std::string, StoreTotal> Store::totals(const StoreFilter& filter) const
       for (const Listing& listing : kListings) {
         if (!wanted(listing, filter)) continue;
         Statement row =
-            layer->db().prepare(fmt::format("SELECT count(*),coalesce(sum(bytes),0) FROM (SELECT {} AS bytes,{})",
-                                            listing.bytes, listing.rows)
-                                    .c_str());
-        if (!row.bind(1, filter.target).bind(2, filter.problem).step() || row.integer(0) == 0) continue;
+            prepare(*layer, filter, listing,
+                    fmt::format("SELECT count(*),coalesce(sum({}),0) FROM {}", listing.bytes, listing.table), "");
+        if (!row.step() || row.integer(0) == 0) continue;
         StoreTotal& total = totals[listing.kind];
         total.rows += row.integer(0);
         total.bytes += row.integer(1);
