@@ -96,8 +96,10 @@ class Calibrated : public LayerQuantizer {
  private:
   QuantizedLinear by_gptq(const LinearWeight& w, const Hessian& hessian, const QuantizeTarget& target) const {
     constexpr double kMost = 0.9;  // of the device's memory: others have some of it
-    if (options_.device && static_cast<double>(gptq_device_bytes(w.n, w.k, target.group)) <
-                               kMost * static_cast<double>(options_.device->memory_bytes()))
+    const bool on_devices = options_.format.info().integer_grid->bits == 4;  // gptq_tasks()
+    if (options_.device && on_devices &&
+        static_cast<double>(gptq_device_bytes(w.n, w.k, target.group)) <
+            kMost * static_cast<double>(options_.device->memory_bytes()))
       return gptq(*options_.engine, *options_.device, w, hessian, target, options_.gptq);
     return gptq(w, hessian, target, options_.gptq);
   }

@@ -48,7 +48,7 @@ Job::Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
   if (rounder.row_scaled() ? group != layer.k : group < 1 || group % block)
     refuse("group", std::to_string(target.group),
            rounder.row_scaled()
-               ? std::string("0, -1 or k: int4_row has one scale a row")
+               ? fmt::format("0, -1 or k: {} has one scale a row", target.format.name())
                : fmt::format("0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
   group = std::min(group, layer.k);
   groups = (layer.k + group - 1) / group;

@@ -22,8 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kWeight = ".weight";
 
 bool is_float(std::string_view format) { return format == "f32" || format == "f16" || format == "bf16"; }
-bool is_row_scaled(std::string_view format) { return format == "e4m3_row" || format == "int8_row"; }
-bool is_int4(std::string_view format) { return format.starts_with("int4_g") || format.starts_with("uint4_g"); }
+bool is_integers(Format f) { return f.info().checkpoint == CheckpointForm::integers; }
 std::string upper(std::string text) {
   for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return text;
@@ -34,11 +33,9 @@ std::string lower(std::string text) {
 }
 
 // What each container takes, of the formats that the library has.
-bool takes(Container container, std::string_view format) {
-  if (is_float(format)) return true;
-  if (container == Container::safetensors) return is_row_scaled(format) || is_int4(format) || format == "nvfp4";
-  const bool activations = format == "q8_1", no_scale = format == "int8" || format == "int32";
-  return gguf_type(format).has_value() && !activations && !no_scale;
+bool takes(Container container, Format format) {
+  if (is_float(format.name())) return true;
+  return container == Container::gguf ? format.info().gguf : format.info().checkpoint != CheckpointForm::none;
 }
 
 // The streams of each row are the bytes of the output's tensors.
@@ -136,17 +133,18 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
       scales_inputs_(quantizer.scales_inputs()) {
   const std::string_view name = format_.name();
   const char* where = container == Container::gguf ? "GGUF" : "safetensors";
-  if (!takes(container, name)) {
+  if (!takes(container, format_)) {
     std::string names;
     for (const Format f : Format::all())
-      if (takes(container, f.name())) names += (names.empty() ? "" : ", ") + std::string(f.name());
+      if (takes(container, f)) names += (names.empty() ? "" : ", ") + std::string(f.name());
     throw Error(ErrorCode::unsupported, "format", std::string(name), fmt::format("one of {} in {}", names, where));
   }
-  if (container == Container::safetensors && is_int4(name)) {
+  if (container == Container::safetensors && is_integers(format_)) {
     constexpr Checkpoint kAll[] = {Checkpoint::compressed_tensors, Checkpoint::gptq, Checkpoint::gptq_v2,
                                    Checkpoint::awq};
     std::string names;
     for (const Checkpoint c : kAll) {
+      if (bits() != 4 && c != Checkpoint::gptq && c != Checkpoint::gptq_v2) continue;
       names += (names.empty() ? "" : ", ") + std::string(to_string(c));
       if (packing == to_string(c) || (packing.empty() && !checkpoint_)) checkpoint_ = c;
     }
@@ -157,10 +155,10 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
   } else {
     if (!packing.empty() && !(container == Container::safetensors && packing == "compressed_tensors"))
       throw Error(ErrorCode::invalid_argument, "packing", packing,
-                  fmt::format("none: only 4-bit integers in safetensors have one, this is {} in {}", name, where));
+                  fmt::format("none: only integers in groups have one, in safetensors; this is {} in {}", name, where));
     if (reorders_ || scales_inputs_)
       throw Error(ErrorCode::unsupported, "format", std::string(name),
-                  fmt::format("int4_g* or uint4_g* in safetensors, which can say {}",
+                  fmt::format("one of integers in groups, such as int4_g128, in safetensors, which can say {}",
                               reorders_ ? "in which order columns are" : "what inputs are multiplied by"));
   }
 }
@@ -174,8 +172,9 @@ std::string Packing::unsuitable(const InputTensor& t) const {
   if (t.cols() % format_.block()) return fmt::format("{} columns, no multiple of {}", t.cols(), format_.block());
   if (container_ == Container::gguf || is_float(format_.name())) return "";
   if (!t.name.ends_with(kWeight)) return "a name that does not end in .weight";
-  if (checkpoint_ && *checkpoint_ != Checkpoint::compressed_tensors && t.rows() % 8)
-    return fmt::format("{} rows, no multiple of 8", t.rows());
+  const int words = bits() == 4 ? 8 : 32;
+  if (checkpoint_ && *checkpoint_ != Checkpoint::compressed_tensors && t.rows() % words)
+    return fmt::format("{} rows, no multiple of {}", t.rows(), words);
   if (checkpoint_ && std::max(t.rows(), t.cols()) > INT32_MAX) return "more than 2^31 - 1 rows or columns";
   return "";
 }
@@ -185,8 +184,8 @@ std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
   const std::string_view name = format_.name();
   if (container_ == Container::gguf) return {{t.name, std::string(name), t.shape}};
   if (is_float(name)) return {{t.name, upper(std::string(name)), t.shape}};
-  if (is_row_scaled(name))
-    return {{t.name, name == "int8_row" ? "I8" : "F8_E4M3", t.shape}, {t.name + "_scale", "F32", {n, 1}}};
+  if (rows())
+    return {{t.name, is(CheckpointForm::fp8_rows) ? "F8_E4M3" : "I8", t.shape}, {t.name + "_scale", "F32", {n, 1}}};
   if (!checkpoint_)
     return {{t.name + "_packed", "U8", {n, k / 2}},
             {t.name + "_scale", "F8_E4M3", {n, k / 16}},
@@ -199,7 +198,7 @@ std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
       all = {{t.name + "_packed", "I32", {n, k / 8}},
              {t.name + "_scale", "F16", {n, groups}},
              {t.name + "_shape", "I64", {2}}};
-      if (name.starts_with('u')) all.push_back({t.name + "_zero_point", "I32", {(n + 7) / 8, groups}});
+      if (!symmetric()) all.push_back({t.name + "_zero_point", "I32", {(n + 7) / 8, groups}});
       if (reorders_) all.push_back({t.name + "_g_idx", "I32", {k}});
       break;
     case Checkpoint::awq:
@@ -208,8 +207,8 @@ std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
              {base + "scales", "F16", {groups, n}}};
       break;
     default:
-      all = {{base + "qweight", "I32", {k / 8, n}},
-             {base + "qzeros", "I32", {groups, n / 8}},
+      all = {{base + "qweight", "I32", {k * bits() / 32, n}},
+             {base + "qzeros", "I32", {groups, n * bits() / 32}},
              {base + "scales", "F16", {groups, n}},
              {base + "g_idx", "I32", {k}}};
   }
@@ -231,6 +230,7 @@ std::unique_ptr<Sink> Packing::sink(const InputTensor& t, const QuantizedLayer& 
   like.packing = *checkpoint_;
   like.n = t.rows();
   like.k = t.cols();
+  like.bits = bits();
   like.group = group();
   like.scales.type = TensorType::f16;
   return std::make_unique<Exported>(base_of(t.name), format_, like, std::move(order), std::move(pre_quant_scale),
@@ -266,8 +266,6 @@ std::string Packing::config_file() const {
 }
 
 std::string Packing::config(const std::vector<std::string>& kept) const {
-  const std::string_view name = format_.name();
-  const bool symmetric = !name.starts_with('u');
   if (config_file().empty()) return "";
   if (checkpoint_ == Checkpoint::awq)
     return Json{
@@ -277,21 +275,21 @@ std::string Packing::config(const std::vector<std::string>& kept) const {
   if (checkpoint_ && *checkpoint_ != Checkpoint::compressed_tensors)
     return Json{{"quant_method", "gptq"},
                 {"checkpoint_format", to_string(*checkpoint_)},
-                {"bits", 4},
+                {"bits", bits()},
                 {"group_size", group()},
-                {"sym", symmetric},
+                {"sym", symmetric()},
                 {"desc_act", reorders_},
                 {"lm_head", false},
                 {"pack_dtype", "int32"},
                 {"modules_to_not_convert", kept}}
         .dump(2, ' ', false, Json::error_handler_t::replace);
-  const bool rows = is_row_scaled(name), floats = name == "nvfp4" || name == "e4m3_row";
+  const bool rows = this->rows(), nvfp4 = is(CheckpointForm::nvfp4), floats = nvfp4 || is(CheckpointForm::fp8_rows);
   Json weights = {{"num_bits", rows ? 8 : 4},
                   {"type", floats ? "float" : "int"},
-                  {"symmetric", symmetric},
-                  {"strategy", rows              ? "channel"
-                               : name == "nvfp4" ? "tensor_group"
-                                                 : "group"},
+                  {"symmetric", symmetric()},
+                  {"strategy", rows    ? "channel"
+                               : nvfp4 ? "tensor_group"
+                                       : "group"},
                   {"group_size", rows ? Json() : Json(group())},
                   {"dynamic", false},
                   {"actorder", reorders_ ? Json("group") : Json()}};
@@ -303,10 +301,10 @@ std::string Packing::config(const std::vector<std::string>& kept) const {
                    {"symmetric", true},
                    {"strategy", "token"},
                    {"dynamic", true}};
-  const char* format = name == "nvfp4"      ? "nvfp4-pack-quantized"
-                       : name == "e4m3_row" ? "float-quantized"
-                       : rows               ? "int-quantized"
-                                            : "pack-quantized";
+  const char* format = nvfp4    ? "nvfp4-pack-quantized"
+                       : !rows  ? "pack-quantized"
+                       : floats ? "float-quantized"
+                                : "int-quantized";
   Json group_0 = {{"targets", {"Linear"}},
                   {"weights", weights},
                   {"input_activations", activations},

@@ -56,6 +56,10 @@ class Packing {
  private:
   bool in_place() const;  // streams are written as they are
   std::int64_t group() const { return format_.block(); }
+  int bits() const { return format_.info().bits; }
+  bool symmetric() const { return !format_.info().integer_grid || !format_.info().integer_grid->zero_points; }
+  bool is(CheckpointForm form) const { return format_.info().checkpoint == form; }
+  bool rows() const { return is(CheckpointForm::fp8_rows) || is(CheckpointForm::int8_rows); }
 
   Container container_;
   Format format_;

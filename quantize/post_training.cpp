@@ -78,13 +78,13 @@ class Strip {
   }
 
   void store(QuantizedLinear& to) const {
-    const int item = job_.rounder.item_bytes();
+    const int item = job_.rounder.item_bytes(), bits = to.format.info().integer_grid->bits;
     const std::int64_t block = job_.rounder.row_scaled() ? k() : to.format.block();
     for (std::int64_t r = 0; r < rows_; ++r) {
       const std::int64_t row = first_ + r;
       for (std::int64_t i = 0; i < k(); ++i) {
         const std::int64_t place = job_.places[at(i)];
-        to.data[at(row * k() / 2 + place / 2)] |= std::byte(codes_[at(i * kStrip + r)] << (4 * (place % 2)));
+        put_code(to.data.data() + row * k() * bits / 8, place * bits, codes_[at(i * kStrip + r)]);
         to.values[at(row * k() + job_.order[at(i)])] = values_[at(i * kStrip + r)];
       }
       for (std::int64_t b = 0; b < k() / block; ++b)
@@ -94,6 +94,12 @@ class Strip {
   }
 
  private:
+  // Of at most eight bits, which may be in two bytes, into bits that are zero.
+  static void put_code(std::byte* row, std::int64_t bit, unsigned code) {
+    const unsigned placed = code << bit % 8;
+    row[bit / 8] |= std::byte(placed & 255);
+    if (placed > 255) row[bit / 8 + 1] |= std::byte(placed >> 8);
+  }
   std::int64_t k() const { return job_.layer.k; }
   std::int64_t padded() const { return tiles_in(k()) * kTile; }
   float source(std::int64_t r, std::int64_t column) const { return job_.layer.w[at((first_ + r) * k() + column)]; }

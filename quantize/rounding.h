@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes, scales and zero points of one format for strips of 64 rows of a weight. A format's encoder chooses scales;
-// which code a weight gets is stated once more here, because GPTQ rounds one column at a time with scales that it
-// already has. tests/quantize compares the two bit for bit.
+// Codes, scales and zero points of one format for strips of 64 rows of a weight: the format's integer grid, which GPTQ
+// rounds to one column at a time, with scales that it already has.
 #pragma once
 
 #include <tilewright/format.h>
@@ -24,7 +23,7 @@ std::string_view layer_of(std::string_view tensor);
 
 // Of one group in each row of a strip.
 struct Rule {
-  float scale[kStrip], zero[kStrip];
+  float scale[kStrip];
   std::byte items[kStrip * 4];  // of the format's scales, as stored
 };
 
@@ -45,10 +44,9 @@ class Rounder {
   void round(const Rule& rule, const float* w, std::uint8_t* codes, float* values) const;
 
  private:
-  Format format_, half_;
+  Format format_;
   int encoder_, item_bytes_;
-  bool row_scaled_, asymmetric_;
-  float least_;  // code less zero point, of symmetric formats
+  bool row_scaled_;
 };
 
 }  // namespace tilewright::quantize

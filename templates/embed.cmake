@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Embeds every .cuh under templates/ byte for byte, and lists the formats from their folder.
-# Sets TILEWRIGHT_EMBEDDED (sources to compile), TILEWRIGHT_GENERATED_DIR (embedded.cpp, format_list.inc) and
+# Sets TILEWRIGHT_EMBEDDED (sources to compile), TILEWRIGHT_GENERATED_DIR (embedded.cpp, format_*.inc) and
 # TILEWRIGHT_FORMATS (names).
 set(TILEWRIGHT_GENERATED_DIR ${PROJECT_BINARY_DIR}/generated)
 
@@ -29,12 +29,17 @@ endfunction()
 tilewright_embed(${TILEWRIGHT_GENERATED_DIR} ${PROJECT_SOURCE_DIR}/templates)
 set(TILEWRIGHT_EMBEDDED ${TILEWRIGHT_GENERATED_DIR}/embedded.cpp)
 
-# formats/NAME.cuh holds struct tw::NAME; FORMAT(NAME) per file.
+# formats/NAME.cuh holds struct tw::fmt::NAME; FORMAT(NAME) per file. formats/NAME.h, if there is one, says what the host alone knows of it.
 set(TILEWRIGHT_FORMATS "")
 file(GLOB format_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates/formats ${PROJECT_SOURCE_DIR}/templates/formats/*.cuh)
 list(SORT format_files)
+file(GLOB format_hosts CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates/formats ${PROJECT_SOURCE_DIR}/templates/formats/*.h)
 set(format_includes "")
+set(host_includes "#include \"templates/format_host.h\"\n")
 set(format_list "")
+foreach(file ${format_hosts})
+  string(APPEND host_includes "#include \"templates/formats/${file}\"\n")
+endforeach()
 foreach(file ${format_files})
   string(REGEX REPLACE "\\.cuh$" "" name ${file})
   list(APPEND TILEWRIGHT_FORMATS ${name})
@@ -43,3 +48,4 @@ foreach(file ${format_files})
 endforeach()
 file(CONFIGURE OUTPUT ${TILEWRIGHT_GENERATED_DIR}/format_includes.inc CONTENT "${format_includes}" @ONLY)
 file(CONFIGURE OUTPUT ${TILEWRIGHT_GENERATED_DIR}/format_list.inc CONTENT "${format_list}" @ONLY)
+file(CONFIGURE OUTPUT ${TILEWRIGHT_GENERATED_DIR}/format_hosts.inc CONTENT "${host_includes}" @ONLY)

@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "format_hosts.inc"
 #include "format_includes.inc"
 #include "templates/exact_floats.h"
 #include "templates/format_concept.h"
@@ -139,24 +141,71 @@ constexpr auto global_of() -> float (*)(float) {
   return nullptr;
 }
 
+template <class F>
+concept HasGrid = requires {
+  typename F::Grid;
+};
+template <class F>
+concept HasZeroPoints = requires(typename F::Grid grid) {
+  grid.zero;
+};
+template <class F>
+constexpr int kItemBytes = F::kRowScale ? tw::fmt::row_bytes<F>() : F::kScaleBytes;
+template <class F>
+typename F::Grid grid_of(const std::byte* items, std::int64_t group) {
+  tw::u32 item = 0;
+  std::memcpy(&item, items + group * kItemBytes<F>, kItemBytes<F>);
+  return typename F::Grid(item);
+}
+template <class F>
+void choose_items(const float* low, const float* high, std::int64_t groups, int encoder, std::byte* items,
+                  float* scales) {
+  const ExactFloats exact;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const tw::u32 item = F::Grid::item(low[g], high[g], encoder);
+    std::memcpy(items + g * kItemBytes<F>, &item, kItemBytes<F>);
+    scales[g] = typename F::Grid(item).scale;
+  }
+}
+template <class F>
+void nearest_codes(const float* w, std::int64_t groups, int encoder, const std::byte* items, std::uint8_t* codes,
+                   float* values) {
+  const ExactFloats exact;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const auto grid = grid_of<F>(items, g);
+    const tw::u32 code = grid.nearest(w[g], encoder);
+    codes[g] = static_cast<std::uint8_t>(code), values[g] = grid.value(code);
+  }
+}
+template <class F>
+constexpr IntegerGrid integer_grid() {
+  if constexpr (HasGrid<F>) return {F::kBits, HasZeroPoints<F>, &choose_items<F>, &nearest_codes<F>};
+  return {};
+}
+template <class F>
+constexpr IntegerGrid kGrid = integer_grid<F>();
+
 constexpr FormatInfo kInfos[] = {
-#define FORMAT(NAME)                       \
-  {#NAME,                                  \
-   tw::fmt::NAME::title(),                 \
-   tw::fmt::NAME::kLayout,                 \
-   tw::fmt::NAME::kBlock,                  \
-   tw::fmt::NAME::kBits,                   \
-   kStreams<tw::fmt::NAME>,                \
-   kEncoderNames<tw::fmt::NAME>,           \
-   &encode<tw::fmt::NAME>,                 \
-   &decode<tw::fmt::NAME>,                 \
-   global_of<tw::fmt::NAME>(),             \
-   tw::fmt::NAME::source(),                \
-   tw::fmt::NAME::kErrorColumns,           \
-   kErrors<tw::fmt::NAME>,                 \
-   tw::fmt::NAME::kKeepsNan,               \
-   infinity_of(tw::fmt::NAME::infinity()), \
-   weighted_of<tw::fmt::NAME>()},
+#define FORMAT(NAME)                                         \
+  {#NAME,                                                    \
+   tw::fmt::NAME::title(),                                   \
+   tw::fmt::NAME::kLayout,                                   \
+   tw::fmt::NAME::kBlock,                                    \
+   tw::fmt::NAME::kBits,                                     \
+   kStreams<tw::fmt::NAME>,                                  \
+   kEncoderNames<tw::fmt::NAME>,                             \
+   &encode<tw::fmt::NAME>,                                   \
+   &decode<tw::fmt::NAME>,                                   \
+   global_of<tw::fmt::NAME>(),                               \
+   tw::fmt::NAME::source(),                                  \
+   tw::fmt::NAME::kErrorColumns,                             \
+   kErrors<tw::fmt::NAME>,                                   \
+   tw::fmt::NAME::kKeepsNan,                                 \
+   infinity_of(tw::fmt::NAME::infinity()),                   \
+   weighted_of<tw::fmt::NAME>(),                             \
+   HasGrid<tw::fmt::NAME> ? &kGrid<tw::fmt::NAME> : nullptr, \
+   HostFormat<tw::fmt::NAME>::kGguf,                         \
+   HostFormat<tw::fmt::NAME>::kCheckpoint},
 #include "format_list.inc"
 #undef FORMAT
 };
@@ -167,6 +216,22 @@ std::span<const Format> Format::all() {
   static const std::vector<Format> formats = [] {
     std::vector<Format> list;
     for (const FormatInfo& info : kInfos) list.push_back(Format(&info));
+    return list;
+  }();
+  return formats;
+}
+
+std::span<const Format> integer_formats() {
+  static const std::vector<Format> formats = [] {
+    std::vector<Format> list;
+    for (const Format f : Format::all())
+      if (f.info().integer_grid) list.push_back(f);
+    // A row is the widest of groups.
+    const auto rank = [](Format f) {
+      const bool row = f.info().streams.back().scope == Scope::row;
+      return std::tuple(f.info().integer_grid->zero_points, f.info().integer_grid->bits, !row, -f.block());
+    };
+    std::stable_sort(list.begin(), list.end(), [&](Format a, Format b) { return rank(a) < rank(b); });
     return list;
   }();
   return formats;

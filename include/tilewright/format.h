@@ -73,6 +73,24 @@ struct ErrorBound {
 // What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
 enum class Infinity { stays, saturates, spreads };
 
+// Integers under a scale in stream `scales`, for algorithms that round one weight after the other (post_training.h,
+// import.h). Code i of a row is bits i * bits of its stream `data`, lowest first.
+struct IntegerGrid {
+  int bits;
+  bool zero_points;  // an item is the scale, then the zero point, both halves; else the zero point is 2^(bits - 1)
+  // For `groups` groups, each with values from low to high, 0 among them: items of `scales` as `encoder` chooses them,
+  // and the scales that these hold.
+  void (*choose)(const float* low, const float* high, std::int64_t groups, int encoder, std::byte* items,
+                 float* scales);
+  // For one weight of each group: the nearest code, and its value.
+  void (*nearest)(const float* w, std::int64_t groups, int encoder, const std::byte* items, std::uint8_t* codes,
+                  float* values);
+};
+
+// How the weights of a linear layer in this format stand in a safetensors checkpoint: elements of a byte with a scale
+// per row, codes as the packings of import.h have them, or NVFP4 as Model Optimizer writes it.
+enum class CheckpointForm { none, fp8_rows, int8_rows, integers, nvfp4 };
+
 struct FormatInfo {
   const char* name;    // "q4_0", as written in a problem
   const char* title;   // one line for humans
@@ -96,6 +114,9 @@ struct FormatInfo {
   // llama-quantize makes of a row with --imatrix, bit for bit. Null if the format has none. importance: cols floats.
   void (*encode_weighted)(const float* src, std::int64_t rows, std::int64_t cols, const float* importance,
                           MutableOperand dst);
+  const IntegerGrid* integer_grid;  // null: the format has none
+  bool gguf;                        // GGUF files have weights of this format, under its name
+  CheckpointForm checkpoint;
 };
 
 class TILEWRIGHT_EXPORT Format {
@@ -120,5 +141,9 @@ class TILEWRIGHT_EXPORT Format {
  private:
   const FormatInfo* info_;
 };
+
+// Formats with an integer grid, in the order in which they are preferred: without zero points first, fewer bits first,
+// wider groups first.
+TILEWRIGHT_EXPORT std::span<const Format> integer_formats();
 
 }  // namespace tilewright

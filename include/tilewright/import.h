@@ -65,14 +65,14 @@ struct CheckpointWeight {
   CheckpointTensor g_idx = {};   // g_idx, weight_g_idx: i32
 };
 
-// Formats that hold this weight, best first. Symmetric means that every zero point is 8, or that there are none.
-//   int4_row                 symmetric, one group a row
-//   int4_g128 _g64 _g32      symmetric, where the format's group divides the checkpoint's, whose scales are repeated
-//   uint4_g128 _g64 _g32     the same, whatever the zero points
-// Codes of 2 and 3 bits become codes of 4; symmetric means 2 or 4. Those of 8 bits must be symmetric (128), in groups
-// of a multiple of 32, and have one format, q8_0, whose only stream is data. Throws Error (unsupported) if bits or
-// group have no format, (invalid_argument) if a tensor is missing or is not what n, k and group make it, each naming
-// the tensor as the checkpoint does.
+// Formats that hold this weight, best first: those of integer_formats() (format.h) whose codes have as many bits or
+// more. Symmetric means that every zero point is 2^(bits - 1), or that there are none.
+//   *_row      symmetric, one group a row
+//   int*_g*    symmetric, where the format's group divides the checkpoint's, whose scales are repeated
+//   uint*_g*   the same, whatever the zero points
+// Codes of 8 bits must be symmetric (128), in groups of a multiple of 32, and have one format, q8_0, whose only stream
+// is data. Throws Error (unsupported) if bits or group have no format, (invalid_argument) if a tensor is missing or is
+// not what n, k and group make it, each naming the tensor as the checkpoint does.
 TILEWRIGHT_EXPORT std::vector<Format> import_formats(const CheckpointWeight& w);
 
 // Where column i of the imported weight was: k indices; empty if columns keep their places. Throws Error
@@ -90,10 +90,10 @@ struct CheckpointBytes {
   std::vector<std::byte> codes = {}, zeros = {}, scales = {}, g_idx = {};
 };
 
-// The inverse. `like` says packing, n, k, group and the type of the scales; `order` is import_order()'s, or empty.
+// The inverse. `like` says packing, bits, n, k, group and the type of the scales; `order` is import_order()'s, or empty.
 // Returns `like` with its tensors in `to`. gptq always gets a g_idx, compressed_tensors only with an order, and zero
 // points unless the format is symmetric. Throws Error (unsupported) where the packing cannot hold the weight: a scale
-// that its type rounds, scales that differ within a group, a zero point that is no integer of 0 to 15, an order in awq.
+// that its type rounds, scales that differ within a group, a zero point that is no code, other bits than the format's codes have, an order in awq.
 TILEWRIGHT_EXPORT CheckpointWeight export_weights(Format format, std::span<const std::byte> data,
                                                   std::span<const std::byte> scales, const CheckpointWeight& like,
                                                   std::span<const std::int32_t> order, CheckpointBytes& to);

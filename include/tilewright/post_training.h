@@ -72,7 +72,8 @@ struct LinearWeight {
   std::string_view name = "layer";  // as errors call it
 };
 
-// What a layer is quantized to: int4_row, int4_g128 _g64 _g32 (symmetric), uint4_g128 _g64 _g32 (with zero points).
+// What a layer is quantized to: one of integer_formats() (format.h), as int4_row, int4_g128 (symmetric) or uint4_g128
+// (with zero points).
 struct QuantizeTarget {
   Format format;
   // Elements of a row under one scale: 0 for the format's own, -1 for the whole row, or a multiple of the format's own,

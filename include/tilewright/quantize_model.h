@@ -13,7 +13,8 @@
 //
 // How they lie in the output, which its ending decides:
 //   .gguf         as GGUF's type of the format, names kept; the keys of a GGUF input are copied
-//   .safetensors  int4_g* uint4_g*   as `packing` says: compressed_tensors (the default), gptq, gptq_v2 or awq
+//   .safetensors  int*_g* uint*_g*   as `packing` says: compressed_tensors (the default), gptq, gptq_v2 or awq; of
+//                                    other codes than those of 4 bits gptq (the default) or gptq_v2
 //                 e4m3_row int8_row  NAME F8_E4M3 or I8 [n, k], NAME_scale F32 [n, 1] (compressed-tensors)
 //                 nvfp4              NAME_packed U8 [n, k / 2], NAME_scale F8_E4M3 [n, k / 16] and NAME_global_scale
 //                                    F32 [1], the inverse of the format's global scale (compressed-tensors)
@@ -99,7 +100,7 @@ class TILEWRIGHT_EXPORT LayerQuantizer {
 // (invalid_argument) naming the encoders.
 TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> round_to_nearest(Format format, std::string_view encoder = {});
 
-// The algorithms of post_training.h, for layers whose inputs are in files: int4_row, int4_g* and uint4_g* only.
+// The algorithms of post_training.h, for layers whose inputs are in files: integer_formats() (format.h) only.
 //
 // `calibration` has .npy and .safetensors files, and folders of such (not of folders in them). An array holds inputs of
 // one layer, [rows, k] or with more dimensions in front, in single, double, half precision or bfloat16, and is called

@@ -19,10 +19,10 @@ from ._c import lib
 # Shapes of codes, zero points and scales by packing, for w[n, k] with g groups in a row; include/tilewright/import.h
 # says what is in them.
 _SHAPES: dict[str, Any] = {
-    "gptq": lambda n, k, g: ((k // 8, n), (g, n // 8), (g, n)),
-    "gptq_v2": lambda n, k, g: ((k // 8, n), (g, n // 8), (g, n)),
-    "awq": lambda n, k, g: ((k, n // 8), (g, n // 8), (g, n)),
-    "compressed_tensors": lambda n, k, g: ((n, k // 8), (-(-n // 8), g), (n, g)),
+    "gptq": lambda n, k, g, bits: ((k * bits // 32, n), (g, n * bits // 32), (g, n)),
+    "gptq_v2": lambda n, k, g, bits: ((k * bits // 32, n), (g, n * bits // 32), (g, n)),
+    "awq": lambda n, k, g, bits: ((k, n // 8), (g, n // 8), (g, n)),
+    "compressed_tensors": lambda n, k, g, bits: ((n, k // 8), (-(-n // 8), g), (n, g)),
 }
 # n and k from the shape of the codes.
 _EXTENTS: dict[str, Any] = {
@@ -152,8 +152,8 @@ def export_weights(
     packing cannot hold the weight exactly."""
     if packing not in _SHAPES:
         raise _errors.InvalidArgument("packing", repr(packing), f"one of {', '.join(_SHAPES)}")
-    n, k = weight.rows, weight.cols
-    like = _c.CheckpointWeight(bits=4, packing=_c.text(packing, "packing"), n=n, k=k, group=group)
+    n, k, bits = weight.rows, weight.cols, weight.format.bits
+    like = _c.CheckpointWeight(bits=bits, packing=_c.text(packing, "packing"), n=n, k=k, group=group)
     like.scales.type = _c.text(scale_type, "scale_type")
     views = [
         codec.on_host(value, name, weight.format.stream_bytes(name, n, k))
@@ -168,7 +168,7 @@ def export_weights(
         _c.take_bytes(getattr(out, part), getattr(out, part + "_bytes"))
         for part in ("codes", "zeros", "scales", "g_idx")
     )
-    shapes = _SHAPES[packing](n, k, 1 if group in (-1, 0) else max(k // group, 1))
+    shapes = _SHAPES[packing](n, k, 1 if group in (-1, 0) else max(k // group, 1), bits)
     kinds = ("<i4", "<i4", "<f2" if scale_type == "f16" else "<u2", "<i4")
     parts = zip((codes, zeros, scales, g_idx), kinds, (*shapes, (k,)))
     return CheckpointTensors(*(_shaped(*part) if part[0] else None for part in parts))

@@ -58,7 +58,9 @@ constinit const Layout kCompressedTensors = {.name = "compressed_tensors",
                                              .read_codes = read_codes,
                                              .write_codes = write_codes,
                                              .read_wide_codes = nullptr,
+                                             .write_wide_codes = nullptr,
                                              .read_wide_zeros = nullptr,
+                                             .write_wide_zeros = nullptr,
                                              .read_zeros = read_zeros,
                                              .write_zeros = write_zeros};
 

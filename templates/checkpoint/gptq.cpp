@@ -42,6 +42,28 @@ void read_wide_codes(const std::byte* from, int bits, std::int64_t n, std::int64
     for (std::int64_t row = 0; row < to.rows; ++row)
       to.codes[row * to.pitch + col] = static_cast<std::uint8_t>(field(from, to.first + row, n, bits, col));
 }
+void put_field(std::byte* to, std::int64_t first, std::int64_t pitch, int bits, std::int64_t i, std::uint32_t value) {
+  const std::int64_t word = first + i * bits / 32 * pitch;
+  const int shift = static_cast<int>(i * bits % 32);
+  store(to, word, load<std::uint32_t>(to, word) | value << shift);
+  if (shift + bits > 32) store(to, word + pitch, load<std::uint32_t>(to, word + pitch) | value >> (32 - shift));
+}
+void write_wide_codes(const Strip<const std::uint8_t>& from, int bits, std::int64_t n, std::int64_t k, std::byte* to) {
+  for (std::int64_t col = 0; col < k; ++col)
+    for (std::int64_t row = 0; row < from.rows; ++row)
+      put_field(to, from.first + row, n, bits, col, from.codes[row * from.pitch + col]);
+}
+// The inverse of read_wide_zeros(), for zero points that it can return.
+template <bool reduced>
+void write_wide_zeros(const std::uint8_t* from, int bits, std::int64_t n, std::int64_t groups, std::byte* to) {
+  const std::int64_t words = n * bits / 32;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t row = 0; row < n; ++row)
+      put_field(to, g * words, 1, bits, row, from[row * groups + g] - (reduced && bits == 3 ? 1u : 0u));
+    for (std::int64_t word = g * words; reduced && bits != 3 && word < (g + 1) * words; ++word)
+      store(to, word, load<std::uint32_t>(to, word) - (bits == 2 ? 0x55555555u : 0x01010101u));
+  }
+}
 template <bool reduced>
 void read_wide_zeros(const std::byte* from, int bits, std::int64_t n, std::int64_t groups, std::uint8_t* to) {
   const std::int64_t words = n * bits / 32;
@@ -79,7 +101,9 @@ constexpr Layout layout(const char* name) {
           .read_codes = read_codes,
           .write_codes = write_codes,
           .read_wide_codes = read_wide_codes,
+          .write_wide_codes = write_wide_codes,
           .read_wide_zeros = read_wide_zeros<reduced != 0>,
+          .write_wide_zeros = write_wide_zeros<reduced != 0>,
           .read_zeros = [](const std::byte* from, std::int64_t n, std::int64_t groups,
                            std::uint8_t* to) { checkpoint::read_zeros(from, n, groups, kInOrder, reduced, to); },
           .write_zeros = [](const std::uint8_t* from, std::int64_t n, std::int64_t groups,

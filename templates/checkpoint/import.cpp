@@ -106,17 +106,20 @@ void check_tensor(const CheckpointTensor& t, const char* name, const char* shape
                 fmt::format("{} of {}", bytes, text(name_of(t.type), want)));
 }
 
+Extents codes_extents(const Layout& layout, const Shape& s) {
+  return s.bits == 4 ? layout.codes_extents(s.n, s.k) : Extents{s.k * s.bits / 32, s.n};
+}
+Extents zeros_extents(const Layout& layout, const Shape& s) {
+  return s.bits == 4 ? layout.zeros_extents(s.n, s.groups) : Extents{s.groups, s.n * s.bits / 32};
+}
+
 Shape checked(const CheckpointWeight& w, const Layout& layout) {
   const Shape s = shape_of(w, layout);
-  if (s.bits != 4) {
-    const std::string codes = fmt::format("k {} / 32, n", s.bits), zeros = fmt::format("k / group, n {} / 32", s.bits);
-    check_tensor(w.codes, layout.codes, codes.c_str(), {s.k * s.bits / 32, s.n}, false);
-    check_tensor(w.zeros, layout.zeros, zeros.c_str(), {s.groups, s.n * s.bits / 32}, false);
-  } else {
-    check_tensor(w.codes, layout.codes, layout.codes_shape, layout.codes_extents(s.n, s.k), false);
-    if (!w.zeros.bytes.empty() || !layout.zeros_optional)
-      check_tensor(w.zeros, layout.zeros, layout.zeros_shape, layout.zeros_extents(s.n, s.groups), false);
-  }
+  const std::string codes = s.bits == 4 ? layout.codes_shape : fmt::format("k {} / 32, n", s.bits);
+  const std::string zeros = s.bits == 4 ? layout.zeros_shape : fmt::format("k / group, n {} / 32", s.bits);
+  check_tensor(w.codes, layout.codes, codes.c_str(), codes_extents(layout, s), false);
+  if (!w.zeros.bytes.empty() || !layout.zeros_optional)
+    check_tensor(w.zeros, layout.zeros, zeros.c_str(), zeros_extents(layout, s), false);
   check_tensor(w.scales, layout.scales, layout.scales_shape,
                layout.scales_by_group ? Extents{s.groups, s.n} : Extents{s.n, s.groups}, true);
   if (!w.g_idx.bytes.empty()) {
@@ -138,12 +141,11 @@ std::vector<std::uint8_t> zeros_of(const CheckpointWeight& w, const Layout& layo
 
 // Properties of the formats that this file needs.
 bool row_scaled(Format f) { return f.info().streams.back().scope == Scope::row; }
-bool has_zeros(Format f) { return f.name().starts_with('u'); }
+bool has_zeros(Format f) { return f.info().integer_grid && f.info().integer_grid->zero_points; }
+
+int bits_of(Format f) { return f.info().integer_grid ? f.info().integer_grid->bits : 8; }
 
 bool holds_bytes(Format f) { return f.name() == "q8_0"; }  // a half and 32 codes a block
-
-constexpr const char* kFormats[] = {"int4_row",   "int4_g128", "int4_g64", "int4_g32",
-                                    "uint4_g128", "uint4_g64", "uint4_g32"};
 
 std::vector<Format> formats_for(const Shape& s, bool symmetric) {
   std::vector<Format> fitting;
@@ -151,10 +153,10 @@ std::vector<Format> formats_for(const Shape& s, bool symmetric) {
     if (symmetric && s.group % 32 == 0) fitting.push_back(Format::parse("q8_0"));
     return fitting;
   }
-  for (const char* name : kFormats) {
-    const Format f = Format::parse(name);
-    if ((symmetric || has_zeros(f)) && (row_scaled(f) ? s.groups == 1 : s.group % f.block() == 0)) fitting.push_back(f);
-  }
+  for (const Format f : integer_formats())
+    if (bits_of(f) >= s.bits && (symmetric || has_zeros(f)) &&
+        (row_scaled(f) ? s.groups == 1 : s.group % f.block() == 0))
+      fitting.push_back(f);
   return fitting;
 }
 bool symmetric(const std::vector<std::uint8_t>& zeros, int bits) {
@@ -206,6 +208,25 @@ void check_format(Format format, const std::vector<Format>& fitting) {
     names += f.name();
   }
   throw Error(ErrorCode::unsupported, "format", std::string(format.name()), "one of " + names);
+}
+
+// The codes of a row as a format has them, to a byte each and back.
+void pack_codes(const std::uint8_t* from, std::int64_t count, int bits, std::byte* to) {
+  for (std::int64_t word = 0; bits == 4 && word < count / 8; ++word) store(to, word, pack_nibbles(from + 8 * word));
+  for (std::int64_t i = 0; bits != 4 && i < count; i += 8) {  // eight codes are `bits` bytes
+    std::uint64_t eight = 0;
+    for (int j = 0; j < 8; ++j) eight |= std::uint64_t{from[i + j]} << (bits * j);
+    std::memcpy(to + i / 8 * bits, &eight, static_cast<std::size_t>(bits));
+  }
+}
+void unpack_codes(const std::byte* from, std::int64_t count, int bits, std::uint8_t* to) {
+  for (std::int64_t word = 0; bits == 4 && word < count / 8; ++word)
+    unpack_nibbles(load<std::uint32_t>(from, word), to + 8 * word);
+  for (std::int64_t i = 0; bits != 4 && i < count; i += 8) {
+    std::uint64_t eight = 0;
+    std::memcpy(&eight, from + i / 8 * bits, static_cast<std::size_t>(bits));
+    for (int j = 0; j < 8; ++j) to[i + j] = static_cast<std::uint8_t>(eight >> (bits * j) & ((1u << bits) - 1));
+  }
 }
 
 // Permutations of int32 indices below 2^31.
@@ -322,11 +343,11 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
               std::byte(from[i] ^ 0x80u);
         continue;
       }
-      if (!has_zeros(format) && s.bits < 4)
+      const int bits = bits_of(format);
+      if (!has_zeros(format) && s.bits < bits)
         for (std::int64_t i = 0; i < s.k; ++i)
-          from[i] = static_cast<std::uint8_t>(from[i] + 8 - symmetric_zero(s.bits));
-      for (std::int64_t word = 0; word < s.k / 8; ++word)
-        store(data.data(), (first + row) * (s.k / 8) + word, pack_nibbles(from + 8 * word));
+          from[i] = static_cast<std::uint8_t>(from[i] + symmetric_zero(bits) - symmetric_zero(s.bits));
+      pack_codes(from, s.k, bits, data.data() + (first + row) * s.k * bits / 8);
     }
   }
 }
@@ -336,9 +357,15 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
                                 CheckpointBytes& to) {
   const ExactFloats exact;
   const Layout& layout = layout_of(like.packing);
-  if (like.bits != 4) throw Error(ErrorCode::unsupported, "bits", std::to_string(like.bits), "4, in what is exported");
   const Shape s = shape_of(like, layout);
+  const int bits = bits_of(format);
+  if (format.info().integer_grid && s.bits != bits)
+    throw Error(ErrorCode::unsupported, "bits", std::to_string(s.bits),
+                fmt::format("{}, which the codes of {} have", bits, format.name()));
   check_format(format, checked_formats(s, !has_zeros(format)));
+  if (holds_bytes(format))
+    throw Error(ErrorCode::unsupported, "bits", std::to_string(s.bits),
+                "4, or what the codes of a format have: those of 8 bits are only imported");
   check_stream(format, 0, s, data.size());
   check_stream(format, 1, s, scales.size());
   if (like.scales.type == TensorType::i32)
@@ -359,13 +386,13 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
   };
   const bool write_zeros = has_zeros(format) || !layout.zeros_optional;
   const bool write_order = layout.g_idx && (layout.g_idx_always || !order.empty());
-  w.codes = make(to.codes, layout.codes_extents(s.n, s.k), TensorType::i32);
+  w.codes = make(to.codes, codes_extents(layout, s), TensorType::i32);
   w.scales =
       make(to.scales, layout.scales_by_group ? Extents{s.groups, s.n} : Extents{s.n, s.groups}, like.scales.type);
-  w.zeros = make(to.zeros, write_zeros ? layout.zeros_extents(s.n, s.groups) : Extents{0, 0}, TensorType::i32);
+  w.zeros = make(to.zeros, write_zeros ? zeros_extents(layout, s) : Extents{0, 0}, TensorType::i32);
   w.g_idx = make(to.g_idx, write_order ? Extents{1, s.k} : Extents{0, 0}, TensorType::i32);
 
-  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), symmetric_zero(4));
+  std::vector<std::uint8_t> zeros(static_cast<std::size_t>(s.n * s.groups), symmetric_zero(bits));
   const std::int64_t repeat = row_scaled(format) ? 1 : s.group / format.block();
   const std::int64_t item_bytes = format.info().streams.back().bytes;
   for (std::int64_t row = 0; row < s.n; ++row)
@@ -379,20 +406,24 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
                       fmt::format("equal in all {} of a group", s.group));
       const float scale =
           row_scaled(format) ? load<float>(item, 0) : widen(TensorType::f16, load<std::uint16_t>(item, 0));
-      std::uint16_t bits = 0;
-      if (!narrow(like.scales.type, scale, bits))
+      std::uint16_t stored = 0;
+      if (!narrow(like.scales.type, scale, stored))
         throw Error(ErrorCode::unsupported, scale_name(layout, row, g), fmt::format("{}", scale),
                     fmt::format("what {} holds exactly", name_of(like.scales.type)));
-      store(to.scales.data(), scale_at(layout, s, row, g), bits);
+      store(to.scales.data(), scale_at(layout, s, row, g), stored);
       if (!has_zeros(format)) continue;
       const float zero = widen(TensorType::f16, load<std::uint16_t>(item, 1));
-      const auto code = static_cast<std::uint8_t>(zero >= 0 && zero <= 15 ? zero : 0);
+      const int most = (1 << bits) - 1;
+      const auto code = static_cast<std::uint8_t>(zero >= 0 && zero <= static_cast<float>(most) ? zero : 0);
       if (static_cast<float>(code) != zero)
         throw Error(ErrorCode::unsupported, fmt::format("zero point of row {}, group {}", row, g),
-                    fmt::format("{}", zero), "an integer of 0 to 15");
+                    fmt::format("{}", zero), fmt::format("an integer of 0 to {}", most));
       zeros[static_cast<std::size_t>(index)] = code;
     }
-  if (write_zeros) layout.write_zeros(zeros.data(), s.n, s.groups, to.zeros.data());
+  if (write_zeros && bits == 4)
+    layout.write_zeros(zeros.data(), s.n, s.groups, to.zeros.data());
+  else if (write_zeros)
+    layout.write_wide_zeros(zeros.data(), bits, s.n, s.groups, to.zeros.data());
   if (write_order)
     for (std::int64_t i = 0; i < s.k; ++i)
       store(to.g_idx.data(), order.empty() ? i : order[static_cast<std::size_t>(i)],
@@ -404,11 +435,14 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
     const std::int64_t rows = std::min(kStripRows, s.n - first);
     for (std::int64_t row = 0; row < rows; ++row) {
       std::uint8_t* unpacked = order.empty() ? codes.row(row) : ordered.data();
-      for (std::int64_t word = 0; word < s.k / 8; ++word)
-        unpack_nibbles(load<std::uint32_t>(data.data(), (first + row) * (s.k / 8) + word), unpacked + 8 * word);
+      unpack_codes(data.data() + (first + row) * s.k * bits / 8, s.k, bits, unpacked);
       for (std::size_t i = 0; i < order.size(); ++i) codes.row(row)[order[i]] = ordered[i];
     }
-    layout.write_codes({codes.bytes.data(), codes.pitch, first, rows}, s.n, s.k, to.codes.data());
+    const Strip<const std::uint8_t> strip{codes.bytes.data(), codes.pitch, first, rows};
+    if (bits == 4)
+      layout.write_codes(strip, s.n, s.k, to.codes.data());
+    else
+      layout.write_wide_codes(strip, bits, s.n, s.k, to.codes.data());
   }
   return w;
 }

@@ -39,7 +39,10 @@ struct Layout {
   // along n; code i is bits i * bits of the words taken together, lowest first.
   void (*read_wide_codes)(const std::byte* from, int bits, std::int64_t n, std::int64_t k,
                           const Strip<std::uint8_t>& to);
+  void (*write_wide_codes)(const Strip<const std::uint8_t>& from, int bits, std::int64_t n, std::int64_t k,
+                           std::byte* to);  // into zeros
   void (*read_wide_zeros)(const std::byte* from, int bits, std::int64_t n, std::int64_t groups, std::uint8_t* to);
+  void (*write_wide_zeros)(const std::uint8_t* from, int bits, std::int64_t n, std::int64_t groups, std::byte* to);
   // One byte for each row and group, [n, groups].
   void (*read_zeros)(const std::byte* from, std::int64_t n, std::int64_t groups, std::uint8_t* to);
   void (*write_zeros)(const std::uint8_t* from, std::int64_t n, std::int64_t groups, std::byte* to);

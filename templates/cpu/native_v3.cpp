@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__)
 #include "templates/cpu/kernels_shared.h"
+#include "templates/cpu/panel_list.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)

@@ -5,6 +5,7 @@
 
 #if defined(__x86_64__)
 #include "templates/cpu/kernels_shared.h"
+#include "templates/cpu/panel_list.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(                                                                        \

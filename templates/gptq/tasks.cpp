@@ -5,9 +5,12 @@
 #include <tilewright/gptq.h>
 
 #include <cstddef>
+#include <string_view>
+#include <vector>
 
 #include "templates/gptq/params.cuh"
 #include "templates/specialize.h"
+#include "templates/suggest.h"
 
 namespace tilewright {
 namespace {
@@ -43,9 +46,14 @@ Task task_of(std::string name, std::vector<std::string> includes, std::string pl
 
 std::vector<Task> gptq_tasks(Format format) {
   const std::string name(format.name());
-  if (!name.starts_with("int4_") && !name.starts_with("uint4_"))
-    throw Error(ErrorCode::invalid_argument, "format", name,
-                "int4_row, int4_g128, int4_g64, int4_g32, uint4_g128, uint4_g64 or uint4_g32");
+  // Kernels pack codes two to a byte.
+  const auto on_devices = [](Format f) { return f.info().integer_grid && f.info().integer_grid->bits == 4; };
+  if (!on_devices(format)) {
+    std::vector<std::string_view> names;
+    for (const Format f : integer_formats())
+      if (on_devices(f)) names.push_back(f.name());
+    throw Error(ErrorCode::invalid_argument, "format", name, one_of(names, name));
+  }
   return {task_of("matrix", {"gptq/matrix.cuh"}, "tw::gptq::Matrix"),
           task_of("columns " + name, {"gptq/columns.cuh", fmt::format("formats/{}.cuh", name)},
                   fmt::format("tw::gptq::Columns<tw::fmt::{}>", name))};

@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <iterator>
 #include <string>
+#include <vector>
+
+#include "templates/cpu/panels.h"
 
 namespace tilewright::test {
 
@@ -19,11 +22,13 @@ inline std::string gemm(const char* w, std::int64_t m, std::int64_t n, std::int6
                      global ? m % 2 ? " global=mul" : " global=div" : "");
 }
 
-// Formats that have panels.
-inline constexpr const char* kWeights[] = {"ggml_mxfp4", "ggml_nvfp4", "int4_g128", "int4_g32",   "int4_g64",
-                                           "int4_row",   "int8_row",   "mxfp4",     "nvfp4",      "q4_0",
-                                           "q4_1",       "q5_0",       "q5_1",      "q4_k",       "q5_k",
-                                           "q6_k",       "q8_0",       "uint4_g32", "uint4_g128", "uint4_g64"};
+// Formats whose panels are of codes with scales.
+inline const std::vector<const char*> kWeights = [] {
+  std::vector<const char*> list;
+  for (const Format f : Format::all())
+    if (const cpu::PanelCodes* codes = cpu::panel_codes(f); codes && !codes->exact()) list.push_back(f.info().name);
+  return list;
+}();
 
 inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
 inline const char* x_of(const char* w) {

@@ -27,8 +27,6 @@ using test::correlated, test::Layer;
 namespace {
 
 const Format kF32 = Format::parse("f32");
-constexpr const char* kFormats[] = {"int4_row",   "int4_g128", "int4_g64", "int4_g32",
-                                    "uint4_g128", "uint4_g64", "uint4_g32"};
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
@@ -186,10 +184,9 @@ TEST_CASE("rounding to nearest gives the streams of the format's encoder", "[qua
       w.push_back(kinds[row % 10]);
     }
   const Layer layer{n, k, w, diagonal(k, 1)};
-  for (const char* name : kFormats) {
-    const Format format = Format::parse(name);
+  for (const Format format : integer_formats()) {
     for (int encoder = 0; encoder < static_cast<int>(format.info().encoders.size()); ++encoder) {
-      CAPTURE(name, encoder);
+      CAPTURE(format.name(), encoder);
       const auto q = round_to_nearest(layer.weight(), layer.hessian, {.format = format, .encoder = encoder});
       std::vector<std::byte> data(q.data.size()), scales(q.scales.size());
       format.info().encode(w.data(), n, k, {data.data(), scales.data(), nullptr}, encoder);
@@ -209,11 +206,11 @@ TEST_CASE("rounding to nearest gives the streams of the format's encoder", "[qua
 
 TEST_CASE("columns that are not correlated are rounded to nearest by GPTQ", "[quantize]") {
   const Layer layer = correlated(70, 256, 10, 3);
-  for (const char* name : kFormats)
+  for (const Format format : integer_formats())
     for (const bool act_order : {false, true})
       for (const bool static_groups : {false, true}) {
-        CAPTURE(name, act_order, static_groups);
-        const QuantizeTarget target{.format = Format::parse(name)};
+        CAPTURE(format.name(), act_order, static_groups);
+        const QuantizeTarget target{.format = format};
         const Hessian h = diagonal(256, 3);
         auto q = gptq(layer.weight(), h, target, {.act_order = act_order, .static_groups = static_groups});
         CHECK(q.damping == 0.01);
@@ -228,9 +225,9 @@ TEST_CASE("columns that are not correlated are rounded to nearest by GPTQ", "[qu
 TEST_CASE("on correlated inputs GPTQ and AWQ have smaller errors than rounding to nearest", "[quantize]") {
   for (unsigned seed = 0; seed < 3; ++seed) {
     const Layer layer = correlated(40, 384, 1000, seed);
-    for (const char* name : kFormats) {
-      CAPTURE(seed, name);
-      const QuantizeTarget target{.format = Format::parse(name)};
+    for (const Format format : integer_formats()) {
+      CAPTURE(seed, format.name());
+      const QuantizeTarget target{.format = format};
       const auto nearest = round_to_nearest(layer.weight(), layer.hessian, target);
       const auto plain = gptq(layer.weight(), layer.hessian, target);
       const auto ordered = gptq(layer.weight(), layer.hessian, target, {.act_order = true});
@@ -243,7 +240,7 @@ TEST_CASE("on correlated inputs GPTQ and AWQ have smaller errors than rounding t
       CHECK(aware.error <= nearest.error);  // an exponent of 0 is rounding to nearest
       CHECK(aware.exponent > 0);
       CHECK(plain.relative_error() == plain.error / nearest.energy);
-      CHECK(ordered.order.empty() == (std::string(name) == "int4_row"));
+      CHECK(ordered.order.empty() == (format.name() == "int4_row"));
       CHECK(fixed.order.empty());
     }
   }

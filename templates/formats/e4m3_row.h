@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of e4m3_row (format_host.h).
+#pragma once
+#include "formats/e4m3_row.cuh"
+#include "templates/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::e4m3_row> : HostDefaults {
+  static constexpr CheckpointForm kCheckpoint = CheckpointForm::fp8_rows;
+};
+
+}  // namespace tilewright

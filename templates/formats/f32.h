@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of f32 (format_host.h).
+#pragma once
+#include "formats/f32.cuh"
+#include "templates/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::f32> : HostDefaults {
+  static constexpr bool kGguf = true;
+};
+
+}  // namespace tilewright

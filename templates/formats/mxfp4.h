@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of mxfp4 (format_host.h).
+#pragma once
+#include "formats/mxfp4.cuh"
+#include "templates/cpu/panel_format.h"
+#include "templates/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::mxfp4> : HostDefaults {
+  using Panels = cpu::Panels<tw::fmt::mxfp4,
+                             cpu::PanelCodes{.bits = 4, .offset = 12, .e2m1 = true, .scale = cpu::PanelScale::bf16},
+                             cpu::E8m0Scale<1>>;
+};
+
+}  // namespace tilewright

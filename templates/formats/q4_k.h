@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of q4_k (format_host.h).
+#pragma once
+#include "formats/q4_k.cuh"
+#include "templates/cpu/panel_format.h"
+#include "templates/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::q4_k> : HostDefaults {
+  static constexpr bool kGguf = true;
+  using Panels =
+      cpu::Panels<tw::fmt::q4_k, cpu::PanelCodes{.bits = 4, .scale = cpu::PanelScale::grouped, .minima = true},
+                  cpu::PairScales, tw::fmt::MinimaBase<4>>;
+};
+
+}  // namespace tilewright

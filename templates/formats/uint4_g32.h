@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of uint4_g32 (format_host.h).
+#pragma once
+#include "formats/uint4_g32.cuh"
+#include "templates/cpu/panel_format.h"
+#include "templates/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::uint4_g32> : HostDefaults {
+  static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
+  using Panels =
+      cpu::Panels<tw::fmt::uint4_g32, cpu::PanelCodes{.bits = 4, .scale = cpu::PanelScale::front, .minima = true},
+                  cpu::GroupScaleAndZero>;
+};
+
+}  // namespace tilewright
