@@ -115,13 +115,17 @@ class Blocks final : public FamilyOf<Cast> {
     }
     const unsigned lanes = encoder_lanes(c.y);
     const int vector = 16 / element_bytes(c.x);
+    const auto add_encoder = [&](int threads, int lane, int passes) {
+      const int elements = threads * lane * passes;
+      if (elements % c.y.block() == 0 && aligned(fast_path(c.y), elements / c.y.block())) add(threads, lane, passes);
+    };
     for (int threads : {256, 128})
       for (int lane : {vector, 2 * vector})
         for (int bytes : {64, 32})
           if (const int passes = bytes / (lane * element_bytes(c.x)); passes > 0 && lanes & static_cast<unsigned>(lane))
-            add(threads, lane, passes);
+            add_encoder(threads, lane, passes);
     if (all.empty())  // only a whole sub-block to a lane
-      for (int threads : {128, 64, 256}) add(threads, 1 << (std::bit_width(lanes) - 1), 1);
+      for (int threads : {128, 64, 256}) add_encoder(threads, 1 << (std::bit_width(lanes) - 1), 1);
     return all;
   }
 };
@@ -174,9 +178,8 @@ class Rows final : public FamilyOf<Cast> {
  protected:
   std::string refusal(const Cast& c) const override {
     if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
-    if (fast_path(c.y).row_mean)  // summed in the order of the row
-      return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
-    return "";
+    const std::string why = no_row_codes(fast_path(c.y), 2);
+    return why.empty() ? "" : fmt::format("y: {} {}", c.y.name(), why);
   }
   // Numbers of threads that hold a row in half of their registers and that a row keeps busy; of rows that none holds,
   // those that hold half of it. (What is read again, from L2, costs up to a sixth even beside writes to memory.)

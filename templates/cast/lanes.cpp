@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "templates/cast/lanes.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
 
 #include "format_includes.inc"
@@ -23,6 +25,14 @@ unsigned encoder_lanes(Format f) {
 #include "format_list.inc"
 #undef FORMAT
   return 0;
+}
+
+std::string no_row_codes(const FastPath& y, int most) {
+  if (y.row_mean) return "has a scale from the mean magnitude of a row";  // summed in the order of the row
+  if (y.data_bytes != 1 || y.block > most)
+    return fmt::format("has rows of {} codes in {} bytes, and {} in one are what a thread makes", y.block, y.data_bytes,
+                       most == 1 ? "one" : fmt::format("1 to {}", most));
+  return "";
 }
 
 }  // namespace tilewright::cast

@@ -95,8 +95,9 @@ class Rows final : public FusedCastFamily {
   }
   std::string refusal(const FusedCast& c) const override {
     const FastPath& y = fast_path(c.y);
-    if (y.row_mean)  // summed in the order of the row
-      return fmt::format("y: {} has a scale from the mean magnitude of a row", c.y.name());
+    if (y.row_bytes)
+      if (const std::string why = cast::no_row_codes(y, 8); !why.empty())
+        return fmt::format("y: {} {}", c.y.name(), why);
     if (y.row_bytes && c.y.block() > 1 && c.cols % 8 != 0)
       return fmt::format("cols = {}: y={} packs several codes a byte, and rows are no multiple of 8", c.cols,
                          c.y.name());
