@@ -313,7 +313,7 @@ class Engine(Handle):
         numbers = {name: value for name, value in {**given, "cold_bytes": cold_bytes}.items() if value is not None}
         flags = {"all_rows": int(all_rows), "exhaustive": int(exhaustive), "retune": int(retune)}
         asked = calls.guard(cancelled, True) if cancelled is not None else lambda: False
-        stop = _c.Cancelled(lambda user: int(calls.stopped or bool(asked())))
+        stop = _c.TunePolicyCancelled(lambda user: int(calls.stopped or bool(asked())))
         report = ctypes.c_void_p()
         with _bar(progress) as shown, calls:
             policy = _c.TunePolicy(

@@ -117,10 +117,10 @@ class Task(Handle):
         self._wrong = ctypes.create_string_buffer(1)
         guard = self.calls.guard
         self._callbacks = (
-            _c.TaskSource(guard(self._on_source, 1)),
-            _c.TaskFill(guard(self._on_fill, 1)),
-            _c.TaskArguments(guard(self._on_arguments, -1)),
-            _c.TaskCompare(guard(self._on_compare, ctypes.addressof(self._failed))),
+            _c.TaskSpecSource(guard(self._on_source, 1)),
+            _c.TaskSpecFill(guard(self._on_fill, 1)),
+            _c.TaskSpecArguments(guard(self._on_arguments, -1)),
+            _c.TaskSpecCompare(guard(self._on_compare, ctypes.addressof(self._failed))),
         )
         names = [_c.text(array.name, "arrays") for array in self.arrays]
         buffers = (_c.TaskBuffer * len(names))(
