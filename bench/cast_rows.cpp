@@ -10,7 +10,7 @@
 #include <set>
 
 #include "bench/bench.h"
-#include "bench/cuda.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 namespace {

@@ -14,7 +14,7 @@
 #include <tilewright/memory.h>
 
 #include "bench/bench.h"
-#include "bench/ggml.h"
+#include "bench/rivals/ggml.h"
 
 namespace tilewright::bench {
 namespace {

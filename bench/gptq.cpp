@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "bench/bench.h"
-#include "bench/gemm_jobs.h"
+#include "bench/gemm/gemm_jobs.h"
 
 namespace tilewright::bench {
 namespace {

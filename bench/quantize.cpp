@@ -6,7 +6,7 @@
 #include <chrono>
 
 #include "bench/bench.h"
-#include "bench/cuda.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 namespace {

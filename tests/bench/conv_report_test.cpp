@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is concluded from times, which are made up here.
-#include "bench/conv_report.h"
+#include "bench/conv/conv_report.h"
 
 #include <cmath>
 #include <iterator>

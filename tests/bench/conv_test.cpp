@@ -6,9 +6,9 @@
 #include <cmath>
 #include <set>
 
-#include "bench/conv_check.h"
-#include "bench/conv_jobs.h"
-#include "bench/cudnn_shapes.h"
+#include "bench/conv/conv_check.h"
+#include "bench/conv/conv_jobs.h"
+#include "bench/rivals/cudnn_shapes.h"
 #include "support/catch.h"
 
 using namespace tilewright;

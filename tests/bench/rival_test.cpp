@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/rival.h"
+#include "bench/rivals/rival.h"
 
 #include "support/catch.h"
 

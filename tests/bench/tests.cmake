@@ -1,10 +1,10 @@
 if(TILEWRIGHT_BENCH)
   tilewright_test(bench tilewright::tilewright)
-  foreach(source conv_check conv_jobs conv_report cudnn_shapes ggml report rival)
+  foreach(source conv/conv_check conv/conv_jobs conv/conv_report rivals/cudnn_shapes rivals/ggml report rivals/rival)
     target_sources(test_bench PRIVATE ${PROJECT_SOURCE_DIR}/bench/${source}.cpp)
   endforeach()
-  set_source_files_properties(${PROJECT_SOURCE_DIR}/bench/ggml.cpp PROPERTIES
-    COMPILE_DEFINITIONS "TILEWRIGHT_BENCH_GGML=\"${PROJECT_SOURCE_DIR}/bench/ggml\"")
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/bench/rivals/ggml.cpp PROPERTIES
+    COMPILE_DEFINITIONS "TILEWRIGHT_BENCH_GGML=\"${PROJECT_SOURCE_DIR}/bench/rivals/ggml\"")
   target_include_directories(test_bench PRIVATE ${PROJECT_BINARY_DIR}/generated)
   add_dependencies(test_bench tilewright_tree_hash)
   add_test(NAME bench COMMAND test_bench)

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/cuda.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 

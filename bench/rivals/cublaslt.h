@@ -10,8 +10,8 @@
 
 #include <tilewright/engine.h>
 
-#include "bench/cuda.h"
-#include "bench/rival.h"
+#include "bench/rivals/cuda.h"
+#include "bench/rivals/rival.h"
 
 namespace tilewright::bench {
 

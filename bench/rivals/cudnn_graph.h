@@ -11,9 +11,9 @@
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
 
-#include "bench/conv_check.h"
-#include "bench/cuda.h"
-#include "bench/cudnn_backend.h"
+#include "bench/conv/conv_check.h"
+#include "bench/rivals/cuda.h"
+#include "bench/rivals/cudnn_backend.h"
 
 namespace tilewright::bench::cudnn {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "bench/conv_jobs.h"
+#include "bench/conv/conv_jobs.h"
 
 namespace tilewright::bench {
 

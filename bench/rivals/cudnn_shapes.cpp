@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cudnn_shapes.h"
+#include "bench/rivals/cudnn_shapes.h"
 
-#include "bench/conv_check.h"
+#include "bench/conv/conv_check.h"
 
 namespace tilewright::bench {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/conv_jobs.h"
+#include "bench/conv/conv_jobs.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <tilewright/error.h>
 #include <tilewright/operation.h>
 
-#include "bench/conv_check.h"
+#include "bench/conv/conv_check.h"
 
 namespace tilewright::bench {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/conv_report.h"
+#include "bench/conv/conv_report.h"
 
 #include <fmt/format.h>
 

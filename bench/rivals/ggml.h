@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ggml's CPU backend as a rival of the kernels for CPUs: a program over it (bench/ggml), which is built from the source
-// folder that the user names.
+// ggml's CPU backend as a rival of the kernels for CPUs: a program over it (bench/rivals/ggml), which is built from the
+// source folder that the user names.
 #pragma once
 
 #include <sys/types.h>

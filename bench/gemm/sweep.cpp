@@ -8,9 +8,9 @@
 #include <optional>
 
 #include "bench/bench.h"
-#include "bench/cublaslt.h"
-#include "bench/cuda.h"
-#include "bench/gemm_jobs.h"
+#include "bench/gemm/gemm_jobs.h"
+#include "bench/rivals/cublaslt.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 namespace {

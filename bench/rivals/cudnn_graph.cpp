@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cudnn_graph.h"
+#include "bench/rivals/cudnn_graph.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 
 #include <tilewright/error.h>
 
-#include "bench/cudnn_shapes.h"
+#include "bench/rivals/cudnn_shapes.h"
 
 namespace tilewright::bench::cudnn {
 namespace {

@@ -11,8 +11,8 @@
 #include <tilewright/conv.h>
 #include <tilewright/engine.h>
 
-#include "bench/cuda.h"
-#include "bench/rival.h"
+#include "bench/rivals/cuda.h"
+#include "bench/rivals/rival.h"
 
 namespace tilewright::bench {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cudnn.h"
+#include "bench/rivals/cudnn.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 
 #include <tilewright/error.h>
 
-#include "bench/conv_check.h"
-#include "bench/cudnn_backend.h"
-#include "bench/cudnn_graph.h"
+#include "bench/conv/conv_check.h"
+#include "bench/rivals/cudnn_backend.h"
+#include "bench/rivals/cudnn_graph.h"
 
 namespace tilewright::bench {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cudnn_backend.h"
+#include "bench/rivals/cudnn_backend.h"
 
-#include "bench/rival.h"
+#include "bench/rivals/rival.h"
 
 namespace tilewright::bench {
 

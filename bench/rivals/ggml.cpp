@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/ggml.h"
+#include "bench/rivals/ggml.h"
 
 #include <fmt/format.h>
 #include <spawn.h>

@@ -11,11 +11,11 @@
 #include <optional>
 
 #include "bench/bench.h"
-#include "bench/conv_check.h"
-#include "bench/conv_jobs.h"
-#include "bench/conv_report.h"
-#include "bench/cuda.h"
-#include "bench/cudnn.h"
+#include "bench/conv/conv_check.h"
+#include "bench/conv/conv_jobs.h"
+#include "bench/conv/conv_report.h"
+#include "bench/rivals/cuda.h"
+#include "bench/rivals/cudnn.h"
 
 namespace tilewright::bench {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cublaslt.h"
+#include "bench/rivals/cublaslt.h"
 
 #include <fmt/format.h>
 

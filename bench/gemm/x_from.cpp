@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "bench/bench.h"
-#include "bench/cuda.h"
-#include "bench/gemm_jobs.h"
+#include "bench/gemm/gemm_jobs.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 namespace {

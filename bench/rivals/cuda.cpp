@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/cuda.h"
+#include "bench/rivals/cuda.h"
 
 #include <dlfcn.h>
 #include <fmt/format.h>

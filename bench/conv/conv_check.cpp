@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/conv_check.h"
+#include "bench/conv/conv_check.h"
 
 #include <algorithm>
 #include <cmath>

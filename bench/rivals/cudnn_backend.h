@@ -14,7 +14,7 @@
 #include <tilewright/error.h>
 #include <tilewright/memory.h>
 
-#include "bench/cudnn.h"
+#include "bench/rivals/cudnn.h"
 
 namespace tilewright::bench {
 namespace cudnn {

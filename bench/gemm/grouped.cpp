@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "bench/bench.h"
-#include "bench/cublaslt.h"
-#include "bench/cuda.h"
+#include "bench/rivals/cublaslt.h"
+#include "bench/rivals/cuda.h"
 
 namespace tilewright::bench {
 namespace {

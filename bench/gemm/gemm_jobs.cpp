@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/gemm_jobs.h"
+#include "bench/gemm/gemm_jobs.h"
 
 #include <fmt/format.h>
 
