@@ -7,8 +7,11 @@
 #include <tilewright/text.h>
 #include <charconv>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 
 namespace tilewright::cli {
@@ -157,6 +160,12 @@ void print(std::string_view text) {
   const std::string out = printable(text);
   std::fwrite(out.data(), 1, out.size(), stdout);
   if (out.empty() || out.back() != '\n') std::fputc('\n', stdout);
+}
+
+void print_coloured(std::string_view text, const char* colour) {
+  const bool coloured = ::isatty(STDOUT_FILENO) && !std::getenv("NO_COLOR");
+  const std::string out = coloured ? fmt::format("\033[{}m{}\033[0m", colour, printable(text)) : printable(text);
+  std::fwrite(out.data(), 1, out.size(), stdout);
 }
 
 void tell(std::string_view text) {

@@ -56,6 +56,7 @@ void add_quantize(Context& context);     // quantize
 void add_cache(Context& context);        // cache ...
 void add_doctor(Context& context);       // doctor
 void add_completion(Context& context);   // completion
+void add_man(Context& context);          // man
 
 // PROBLEM may be one argument or one per field.
 struct ProblemArgument {
@@ -91,6 +92,8 @@ Problem as_computed(const Problem& problem, const Arch& arch);
 
 void print_json(const Json& value);
 void print(std::string_view text);  // with a line break; printable() of it
+// Without a line break. colour: an SGR parameter ("32" is green), for a terminal where NO_COLOR is not set.
+void print_coloured(std::string_view text, const char* colour);
 // The same to stderr, after "tilewright: ". An stderr that is closed or full loses the text and nothing else.
 void tell(std::string_view text);
 int finish_output(int code);  // `code`, or kEnvironment if stdout did not take everything

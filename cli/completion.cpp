@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// completion bash|zsh|fish: a script for the shell, written from the commands themselves.
+// completion bash|zsh|fish: a script for the shell, written from the commands and the operations' fields themselves.
 #include <fmt/format.h>
 #include <tilewright/operation.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cli/command.h"
 
@@ -35,6 +36,39 @@ std::string operation_words() {
   return words;
 }
 
+std::string field_words(const Operation& operation) {
+  std::string words;
+  for (const FieldInfo& f : operation.fields()) words += (words.empty() ? "" : " ") + f.name + "=";
+  return words;
+}
+
+// By field: what may stand behind its '=', of all operations; fields of numbers are left out.
+std::map<std::string, std::string> field_values() {
+  std::string formats;
+  for (const Format& f : Format::all()) formats += (formats.empty() ? "" : " ") + std::string(f.name());
+  std::map<std::string, std::string> values;
+  for (const Operation* operation : operations())
+    for (const FieldInfo& f : operation->fields()) {
+      std::string words = f.value == "FORMAT" ? formats : f.value.find('|') == f.value.npos ? "" : f.value;
+      std::replace(words.begin(), words.end(), '|', ' ');
+      if (!words.empty()) values[f.name] = words;
+    }
+  return values;
+}
+
+// Cases of a shell's `case`, which set `words` to the fields of an operation and to the values of a field.
+std::string field_cases(const char* line) {
+  std::string out;
+  for (const Operation* operation : operations())
+    out += fmt::format(fmt::runtime(line), operation->name(), field_words(*operation));
+  return out;
+}
+std::string value_cases(const char* line) {
+  std::string out;
+  for (const auto& [field, words] : field_values()) out += fmt::format(fmt::runtime(line), field, words);
+  return out;
+}
+
 void collect(const CLI::App& app, const std::string& path, std::vector<Command>& commands) {
   Command c{path, path.empty() ? "" : app.get_name(), app.get_description(), "", {}, {}};
   for (const CLI::Option* o : app.get_options()) {
@@ -62,18 +96,26 @@ std::string words_of(const Command& c) {
   return words;
 }
 
-// The words before the cursor name the command; words that belong to no command are arguments.
+std::string operations_of_case() {
+  std::string words = operation_words();
+  std::replace(words.begin(), words.end(), ' ', '|');
+  return words;
+}
+
+// The words before the cursor name the command, and the operation of a problem; words that belong to no command are
+// arguments.
 std::string find_command(const std::vector<Command>& commands, const char* words, const char* from, const char* to) {
   std::string known;
   for (const Command& c : commands)
     if (!c.path.empty()) known += (known.empty() ? "\"" : "|\"") + c.path + "\"";
   return fmt::format(
-      "  local command= path i\n"
+      "  local command= operation= path i\n"
       "  for ((i = {}; i < {}; ++i)); do\n"
       "    path=\"${{command:+$command }}${{{}[i]}}\"\n"
       "    case \"$path\" in {}) command=$path ;; esac\n"
+      "    case \"${{{}[i]}}\" in {}) operation=${{{}[i]}} ;; esac\n"
       "  done\n",
-      from, to, words, known);
+      from, to, words, known, words, operations_of_case(), words);
 }
 
 std::string bash(const std::vector<Command>& commands) {
@@ -82,7 +124,19 @@ std::string bash(const std::vector<Command>& commands) {
       "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n" +
       find_command(commands, "COMP_WORDS", "1", "COMP_CWORD") +
       "  case \"$prev\" in\n    --arch) COMPREPLY=($(compgen -W \"" + target_words() +
-      "\" -- \"$cur\")); return ;;\n  esac\n  case \"$command\" in\n";
+      "\" -- \"$cur\")); return ;;\n  esac\n"
+      // Bash ends words at '='.
+      "  local field=\n"
+      "  if [[ $cur == \"=\" ]]; then field=$prev cur=; elif [[ $prev == \"=\" ]]; then "
+      "field=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
+      "  case \"$field\" in\n" +
+      value_cases("    {}) COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")); return ;;\n") +
+      "  esac\n"
+      "  case \"$operation\" in\n" +
+      field_cases("    {}) words=\"{}\"; compopt -o nospace 2>/dev/null ;;\n") +
+      "  esac\n"
+      "  if [[ -n $operation && $cur != -* ]]; then COMPREPLY=($(compgen -W \"$words\" -- \"$cur\")); return; fi\n"
+      "  case \"$command\" in\n";
   for (const Command& c : commands) out += fmt::format("    \"{}\") words=\"{}\" ;;\n", c.path, words_of(c));
   // No word fits: -o default then completes files.
   return out +
@@ -111,6 +165,20 @@ std::string zsh(const std::vector<Command>& commands) {
       find_command(commands, "words", "2", "CURRENT") + "  if [[ ${words[CURRENT-1]} == --arch ]]; then compadd -- " +
       target_words() +
       "; return; fi\n"
+      "  if [[ $PREFIX == *=* ]]; then\n"
+      "    local field=${PREFIX%%=*}\n"
+      "    compset -P '*='\n"
+      "    case $field in\n" +
+      value_cases("      {}) compadd -- {} ;;\n") +
+      "    esac\n"
+      "    return\n"
+      "  fi\n"
+      "  if [[ -n $operation && $PREFIX != -* ]]; then\n"
+      "    case $operation in\n" +
+      field_cases("      {}) compadd -S '' -- {} ;;\n") +
+      "    esac\n"
+      "    return\n"
+      "  fi\n"
       "  case \"$command\" in\n";
   for (const Command& c : commands) {
     out += fmt::format("    \"{}\") described=(", c.path);
@@ -148,7 +216,7 @@ std::string fish(const std::vector<Command>& commands) {
                                            : " -x -a '" + o.words + "'",
                          quoted(o.help));
   }
-  return out;
+  return out + field_cases("complete -c tilewright -n '__fish_seen_subcommand_from {}' -a '{}'\n");
 }
 
 int run_completion(const Context& context, const std::string& shell) {

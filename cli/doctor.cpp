@@ -292,9 +292,12 @@ Finding check_templates(const std::string& directory) {
           {{"path", directory}}};
 }
 
+const char* colour(State s) { return s == State::ok ? "32" : s == State::note ? "33" : "1;31"; }
+
 void print_text(const std::vector<Finding>& findings) {
   for (const Finding& f : findings) {
-    print(fmt::format("{:<8} {:<12} {}", name(f.state), f.subject, f.what));
+    print_coloured(fmt::format("{:<8}", name(f.state)), colour(f.state));
+    print(fmt::format(" {:<12} {}", f.subject, f.what));
     if (!f.fix.empty()) print(fmt::format("{:<21} -> {}", "", f.fix));
   }
 }

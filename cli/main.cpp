@@ -80,6 +80,7 @@ int run(Context& context, int argc, char** argv) {
   add_cache(context);
   add_doctor(context);
   add_completion(context);
+  add_man(context);
   app.footer(footer());  // last: commands that exist would repeat it
   if (argc > 1 && argv[1][0] != '-') check_command(app, argv[1]);
   try {

@@ -307,6 +307,12 @@ TEST_CASE("cli: completion scripts know the commands, their options and the targ
   CHECK(complete("tilewright cache ls --ki", 3) == "--kind\n");
   CHECK(complete("tilewright plan --arch sm_90", 3) == "sm_90a\n");
   CHECK(contains(complete("tilewright prewarm --top 4 --", 4), "--workload"));
+  // Fields of the problem, and what a field may be; bash ends words at '='.
+  CHECK(contains(complete("tilewright plan gemm x", 3), "x= x_from="));
+  CHECK(contains(complete("tilewright plan gemm x = q8_1 w = q4_", 8), "q4_0 q4_1 q4_k"));
+  CHECK(complete("tilewright plan gemm act = si", 5) == "silu\n");
+  CHECK(complete("tilewright plan cast rounding = s", 5) == "stochastic\n");
+  CHECK(contains(complete("tilewright plan gemm --ar", 3), "--arch"));
   for (const char* name : {"bash", "zsh", "fish"}) {
     const Ran r = tool(std::string("completion ") + name);
     CHECK(r.code == 0);
@@ -315,6 +321,18 @@ TEST_CASE("cli: completion scripts know the commands, their options and the targ
     CHECK(shell(tool_path() + "completion " + name + " | " + name + " -n").code == 0);
   }
   refused("completion tcsh", 1, "tcsh");
+}
+
+TEST_CASE("cli: the manual page has every command and option") {
+  const Ran r = tool("man");
+  CHECK(r.code == 0);
+  CHECK(r.err.empty());
+  for (const char* part :
+       {".TH TILEWRIGHT 1", ".SS cache verify", "\\-\\-workload", ".SH PROBLEMS AND EXIT STATUS", "x_from"})
+    CHECK(contains(r.out, part));
+  CHECK(tool("man --json").json()["roff"].get<std::string>().starts_with(".TH"));
+  if (shell("command -v groff").code != 0) return;
+  CHECK(shell(tool_path() + " man | groff -man -Tutf8 -ww 2>&1 >/dev/null").out.empty());
 }
 
 TEST_CASE("cli: output that nobody takes is an error on stdout, and nothing on stderr") {
