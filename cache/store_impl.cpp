@@ -241,13 +241,16 @@ bool Store::Impl::write(const std::function<void(Layer&)>& body) {
       warn("moved", path_ + " was removed or replaced while in use; opening it again");
       close_file(true);
     }
-    if (open_file() && !file_->writable()) return false;
-    if (file_) {
+    bool again = true;
+    for (int attempt = 0; again && attempt < 2 && open_file(); ++attempt) {
+      if (!file_->writable()) return false;
+      again = false;
       try {
         file_->db().set_deadline(deadline_);
         return write_to(*file_, body);
       } catch (const SqliteError& error) {
         file_failed(error, true);
+        again = error.index() && file_;  // whose indexes were made anew
       } catch (const BadValue&) {
         check_next_ = true;
         close_file(false);
