@@ -65,12 +65,8 @@ Served served_by(const Context& context, const StoreFilter& filter) {
 
 // A binary does not say which problems it serves, so the filter's problem is looked for in what it serves.
 std::vector<StoreEntry> list_binaries(const Store& store, const StoreFilter& filter, const Served& served) {
-  std::vector<StoreEntry> found;
-  for (StoreEntry& e : store.list({.kind = "binary", .target = filter.target})) {
-    const auto problems = served.find(e.kernel);
-    if (problems != served.end() && (filter.limit == 0 || std::ssize(found) < filter.limit))
-      found.push_back(std::move(e));
-  }
+  std::vector<StoreEntry> found = store.list({.kind = "binary", .target = filter.target});
+  std::erase_if(found, [&](const StoreEntry& e) { return !served.contains(e.kernel); });
   return found;
 }
 
