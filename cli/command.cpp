@@ -2,14 +2,13 @@
 #include "cli/command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <tilewright/operation.h>
 #include <tilewright/text.h>
-#include <charconv>
-
-#include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
