@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <utility>
 
 #include "cli/command.h"
 
@@ -16,7 +17,7 @@ struct PrewarmArgs {
   ProblemArgument problem;
   std::vector<std::string> archs, workloads;
   PrewarmPolicy policy;
-  bool threads = false, packed = false, named_rows = false;
+  bool threads = false, packed = false, layers = false, named_rows = false;
 };
 
 // This program, which is its own compile worker.
@@ -76,6 +77,42 @@ std::vector<Problem> for_target(const Engine& engine, const std::vector<Problem>
   return here;
 }
 
+// What a Layer of this problem launches on a target, whichever of its launches the problem is: x_from, pack and
+// workspace are the layer's to decide.
+std::vector<Problem> as_layer(const Problem& problem, const Arch& target) {
+  LayerOptions options;
+  const auto asked = [&]() -> std::optional<Problem> {
+    if (const Gemm* given = problem.as<Gemm>()) {
+      Gemm g = *given;
+      options.x_from = std::exchange(g.x_from, std::nullopt);
+      g.packing = Packing::none;
+      g.workspace = 0;
+      return g;
+    }
+    if (const Conv* given = problem.as<Conv>()) {
+      Conv c = *given;
+      c.packing = Packing::none;
+      c.workspace = 0;
+      return c;
+    }
+    return std::nullopt;
+  }();
+  if (!asked) return {problem};
+  const LayerProblems found = layer_problems(*asked, target, options);
+  std::vector<Problem> all{found.main.with_rows(problem.rows())};
+  if (found.cast) all.push_back(found.cast->with_rows(problem.rows()));
+  if (found.fused) all.push_back(*found.fused);
+  return all;
+}
+
+std::vector<Problem> as_layers(const std::vector<Problem>& problems, const Arch& target) {
+  std::vector<Problem> all;
+  for (const Problem& p : problems)
+    for (Problem& launched : as_layer(p, target))
+      if (std::find(all.begin(), all.end(), launched) == all.end()) all.push_back(std::move(launched));
+  return all;
+}
+
 PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, const std::vector<const Arch*>& targets,
                       const PrewarmArgs& args, std::vector<std::string>& warnings) {
   PrewarmPolicy policy = args.policy;
@@ -96,7 +133,9 @@ PrewarmReport prewarm(Engine& engine, const std::vector<Problem>& problems, cons
                std::min(99, static_cast<int>(part * 100)), 100);
     };
     const std::vector<Problem> here =
-        for_target(engine, problems, *target, args.packed || (args.archs.empty() && target->cpu), warnings);
+        args.layers
+            ? as_layers(problems, *target)
+            : for_target(engine, problems, *target, args.packed || (args.archs.empty() && target->cpu), warnings);
     for (const Problem& p : here)  // with --reference; otherwise it is a failure
       if (std::string why = policy.reference ? only_reference(p, *target) : ""; !why.empty())
         warnings.push_back(std::move(why));
@@ -195,6 +234,8 @@ void add_prewarm(Context& context) {
       ->type_name("TARGET");
   add_workload(command, args->workloads);
   command->add_flag("--packed", args->packed, "Weights in the order that each target's kernels want");
+  command->add_flag("--layers", args->layers,
+                    "Each gemm and conv as a Layer launches it: packed, with its workspace and the cast of its x");
   command->add_option("--top", args->policy.top, "Candidates per problem")->check(CLI::Range(1, 10000));
   command->add_option("--jobs", args->policy.jobs, "Compiles at a time; 0: one per core")->check(CLI::Range(0, 1024));
   command->add_flag("--reference", args->policy.reference,

@@ -274,6 +274,24 @@ TEST_CASE("cli: what a CPU recorded is prewarmed for GPUs, each in its own order
   CHECK(all.find("pack=panels") == std::string::npos);
 }
 
+TEST_CASE("cli: prewarm --layers compiles what a layer launches on each target") {
+  const auto compiled = [](const std::string& arch, const std::string& problem) {
+    const std::string cache = cache_flag("layers.db");
+    const Ran ran =
+        tool("prewarm --json --layers --top 1 --no-buckets --arch " + arch + " \"" + problem + "\"" + cache);
+    INFO(ran.out << ran.err);
+    CHECK(ran.code == 0);
+    CHECK(ran.json()["failed"] == 0);
+    return tool("cache ls --json --kind choice" + cache).json().dump();
+  };
+  // As a layer on a CPU recorded it.
+  const std::string all = compiled("sm_90a", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 pack=panels x_from=f32");
+  for (const char* part : {"pack=tiles workspace=34603008", "pack=tiles x_from=f32 workspace=34603008",
+                           "cast x=f32 y=q8_1 rows=", "pack w=q4_0 x=q8_1 n=128 k=256"})
+    CHECK(contains(all, part));
+  CHECK_FALSE(contains(all, "pack=panels"));
+}
+
 TEST_CASE("cli: Ctrl-C ends prewarm after the compile that runs, keeps what there is, and gives 130") {
   const Ran ran = shell("TILEWRIGHT_DRIVER=/nonexistent/libcuda.so timeout -s INT 2 " + tool_path() +
                         "prewarm --json --threads --jobs 1 --top 100 --arch all \"gemm x=f16 w=q4_0 y=f32 m=2 n=64 "
