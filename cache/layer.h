@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "cache/place.h"
+#include "cache/file/place.h"
+#include "cache/file/sqlite.h"
 #include "cache/record.h"
-#include "cache/sqlite.h"
 
 namespace tilewright::cache {
 

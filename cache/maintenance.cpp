@@ -9,8 +9,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "cache/file/schema.h"
 #include "cache/key.h"
-#include "cache/schema.h"
 #include "cache/store_impl.h"
 #include "cache/transfer.h"
 

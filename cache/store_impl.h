@@ -13,9 +13,9 @@
 #include <tilewright/error.h>
 #include <tilewright/store.h>
 
-#include "cache/claims.h"
-#include "cache/gate.h"
-#include "cache/open.h"
+#include "cache/file/claims.h"
+#include "cache/file/gate.h"
+#include "cache/file/open.h"
 #include "cache/serial_log.h"
 
 namespace tilewright {

@@ -16,9 +16,9 @@
 #include "jit/device.h"
 #include "templates/families.h"
 #include "tuner/engine_impl.h"
-#include "tuner/launch.h"
-#include "tuner/search.h"
-#include "tuner/search_rows.h"
+#include "tuner/measure/launch.h"
+#include "tuner/measure/search.h"
+#include "tuner/rows/search_rows.h"
 #include "tuner/task.h"
 
 namespace tilewright {

@@ -13,15 +13,15 @@
 #include <tilewright/engine.h>
 
 #include "jit/kernel.h"
-#include "tuner/build.h"
-#include "tuner/choices.h"
-#include "tuner/history.h"
+#include "tuner/build/build.h"
+#include "tuner/choose/choices.h"
+#include "tuner/choose/history.h"
+#include "tuner/choose/rank.h"
 #include "tuner/log.h"
+#include "tuner/measure/search.h"
 #include "tuner/prepared.h"
-#include "tuner/rank.h"
 #include "tuner/recorder.h"
-#include "tuner/rows.h"
-#include "tuner/search.h"
+#include "tuner/rows/rows.h"
 #include "tuner/workspaces.h"
 
 namespace tilewright {

@@ -9,8 +9,8 @@
 #include "jit/device.h"
 #include "jit/kernel.h"
 #include "templates/families.h"
+#include "tuner/build/pool.h"
 #include "tuner/engine_impl.h"
-#include "tuner/pool.h"
 #include "tuner/task.h"
 
 namespace tilewright {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/claims.h"
+#include "cache/file/claims.h"
 
 #include <signal.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/gate.h"
+#include "cache/file/gate.h"
 
 #include <thread>
 #include <vector>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/open.h"
+#include "cache/file/open.h"
 
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -7,7 +7,7 @@
 
 #include <random>
 
-#include "cache/schema.h"
+#include "cache/file/schema.h"
 #include "child.h"
 #include "scratch.h"
 #include "support/catch.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/place.h"
+#include "cache/file/place.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

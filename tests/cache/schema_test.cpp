@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/schema.h"
+#include "cache/file/schema.h"
 
 #include <signal.h>
 #include <unistd.h>

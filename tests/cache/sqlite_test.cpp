@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cache/sqlite.h"
-#include "cache/vfs_file.h"
+#include "cache/file/sqlite.h"
+#include "cache/file/vfs_file.h"
 
 #include <sqlite3.h>
 #include <sys/mount.h>

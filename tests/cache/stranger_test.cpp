@@ -13,9 +13,9 @@
 #include <map>
 #include <thread>
 
-#include "cache/open.h"
-#include "cache/snapshot.h"
-#include "cache/sqlite.h"
+#include "cache/file/open.h"
+#include "cache/file/snapshot.h"
+#include "cache/file/sqlite.h"
 #include "scratch.h"
 #include "support/catch.h"
 

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <random>
 
-#include "cli/histogram_plot.h"
+#include "cli/plots/histogram_plot.h"
 #include "cli/tool.h"
 #include "cli/xml.h"
 

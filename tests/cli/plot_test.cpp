@@ -3,8 +3,8 @@
 #include <regex>
 #include <set>
 
-#include "cli/rows_plot.h"
-#include "cli/svg.h"
+#include "cli/plots/rows_plot.h"
+#include "cli/plots/svg.h"
 #include "cli/xml.h"
 
 using namespace tilewright;

@@ -11,8 +11,8 @@
 
 #include "cpu_test.h"
 #include "jit/cpu/memory.h"
-#include "tuner/measure.h"
-#include "tuner/verify.h"
+#include "tuner/measure/measure.h"
+#include "tuner/measure/verify.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/build.h"
+#include "tuner/build/build.h"
 
 #include <fstream>
 #include <iterator>

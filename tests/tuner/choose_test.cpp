@@ -4,9 +4,9 @@
 
 #include <tilewright/store.h>
 
+#include "tuner/choose/rank.h"
 #include "tuner/engine_impl.h"
 #include "tuner/keys.h"
-#include "tuner/rank.h"
 #include "tuner/task.h"
 #include "tuner/tuner_test.h"
 

@@ -6,8 +6,8 @@
 
 #include "jit/device.h"
 #include "support/paths.h"
+#include "tuner/choose/rank.h"
 #include "tuner/keys.h"
-#include "tuner/rank.h"
 #include "tuner/task.h"
 #include "tuner/tuner_test.h"
 

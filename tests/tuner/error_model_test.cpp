@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regression of the cost model's errors, and what is expected of a candidate by it.
-#include "tuner/error_model.h"
+#include "tuner/rows/error_model.h"
 
 #include <array>
 #include <cmath>

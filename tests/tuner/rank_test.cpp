@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/rank.h"
+#include "tuner/choose/rank.h"
 
 #include <set>
 

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "support/catch.h"
-#include "tuner/row_space.h"
-#include "tuner/rows.h"
+#include "tuner/rows/row_space.h"
+#include "tuner/rows/rows.h"
 
 using namespace tilewright;
 using namespace tilewright::tuner;

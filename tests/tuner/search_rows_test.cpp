@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "tuner/keys.h"
-#include "tuner/rows.h"
+#include "tuner/rows/rows.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;

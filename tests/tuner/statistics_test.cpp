@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tuner/statistics.h"
+#include "tuner/measure/statistics.h"
 
 #include "support/catch.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compile workers that are missing, die, or answer nonsense; and the messages between.
-#include "tuner/worker.h"
+#include "tuner/build/worker.h"
 
 #include <fmt/format.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 
 #include "support/paths.h"
 #include "templates/fill.h"
-#include "tuner/child.h"
+#include "tuner/build/child.h"
 #include "tuner/tuner_test.h"
 
 using namespace tilewright;
