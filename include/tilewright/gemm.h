@@ -43,7 +43,6 @@ struct Gemm {
   std::int64_t m = 0;  // tokens; varies at run time. With groups: of each, on average (contiguous) or at most (masked)
   std::int64_t n = 0;  // output features
   std::int64_t k = 0;  // reduction
-  int group = 0;       // elements of k per scale of w; 0: the format's own, the only one that is accepted besides it
   Global global = Global::none;  // required when x or w has a tensor-wide scale
   // tiles: only for formats that have them for this x; n is a multiple of 64, k of 64 (16-bit x) or 128 (8-bit x).
   // panels: w of 4 to 8 bits that docs/use/cpu.md lists, x q8_1 or int8_row, or both int8, k a multiple of 32; or x and

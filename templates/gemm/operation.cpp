@@ -27,7 +27,7 @@ struct Fields {
   static Gemm blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class G, class V>
   static void visit(G& gemm, V&& visit) {
-    auto& [x, w, y, m, n, k, group, global, packing, x_from, bias, accumulation, act, alpha, c, beta, y_scale,
+    auto& [x, w, y, m, n, k, global, packing, x_from, bias, accumulation, act, alpha, c, beta, y_scale,
            workspace, constant_weights, groups, group_layout] = gemm;
     visit(required("x", "activations, [m, k]"), x);
     visit(required("w", "weights, [n, k]"), w);
@@ -35,7 +35,6 @@ struct Fields {
     visit(required("m", "tokens", Role::rows), m);
     visit(required("n", "output features", Role::size), n);
     visit(required("k", "reduction", Role::size), k);
-    visit(optional("group", "elements of k per scale of w, for formats that leave it open"), group);
     visit(optional("global", "tensor-wide scale: value = code * scale * global (mul) or / global (div)"), global,
           kGlobals);
     visit(optional("pack", "w was reordered once, at load, for faster kernels"), packing, kPackings);
@@ -137,9 +136,6 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
   }
 
  protected:
-  void make_canonical(Gemm& g) const override {
-    if (g.group == g.w.block()) g.group = 0;  // what the format fixes is not repeated
-  }
   void check(const Gemm& g) const override {
     check_extent("m", g.m);
     check_some("n", g.n, "m");
@@ -154,10 +150,6 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     if (!is_plain(g.y)) throw unsupported("y", g.y, "f32, f16, bf16, int8, int32, e4m3 or e5m2");
     check_matrix("y", g.y, g.m, g.n, "n");
     check_epilogue(g, "c");
-    if (g.group != 0)  // the format's own is written as 0
-      throw invalid("group", std::to_string(g.group),
-                    is_plain(g.w) ? fmt::format("nothing: {} has no groups", g.w.name())
-                                  : fmt::format("{} (fixed by {}) or left out", g.w.block(), g.w.name()));
     check_global(g);
     check_accumulation(g);
     check_extent("workspace", g.workspace);
