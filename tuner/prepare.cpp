@@ -116,6 +116,7 @@ jit::Launched Engine::Impl::launch_log(const Problem& problem, const Device& dev
 }
 
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
+  if (const std::string why = only_reference(problem, device.arch()); !why.empty()) log.warn(why);
   std::vector<Candidate> faulty;
   int not_compiled = 0;
   for (;;) {

@@ -111,6 +111,7 @@ class TILEWRIGHT_EXPORT Engine {
   // (kBuckets), or the ranked first one, and the cost model between them. Compiles what no store has. May allocate and
   // take seconds. Repeated calls for an equal problem (its rows aside) return the same object from memory
   // (Options::prepared_cap of them are kept), and threads that ask for one problem at once wait for the first of them.
+  // Warns of a problem that only the slow reference takes.
   // Under stream capture only those are served, the first throws Error would_tune; captures of blocking streams are
   // detected, and one of `stream`, the stream that you will launch on. Errors: unsupported with the reason of every
   // family; compile_failed; library_missing; driver_failed.
