@@ -7,6 +7,7 @@
 
 #include <tilewright/error.h>
 
+#include "jit/compiling.h"
 #include "jit/cpu/llvm.h"
 #include "jit/cpu/object.h"
 
@@ -25,6 +26,7 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
     throw Error(ErrorCode::invalid_argument, "source.options", source.options.front(), "none: the target is a CPU");
   const Llvm& llvm = Llvm::open(options.llvm);
   const auto start = std::chrono::steady_clock::now();
+  const Compiling compiling;
   std::string failure;
   binary.image = llvm.compile(source.text, *arch.cpu, failure);
   if (!failure.empty()) throw CompileError(source.name, arch.name, arch.cpu->features, source.text, failure);

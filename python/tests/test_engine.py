@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import pathlib
+import subprocess
+import sys
 import threading
 import types
 
 import pytest
 import tilewright as tw
-from conftest import CLI, FAKE_CUDA, NVRTC, needs_nvrtc
+from conftest import CLI, FAKE_CUDA, LIBRARY, NVRTC, needs_nvrtc
 
 TEXT = "gemm x=f16 w=q4_0 y=f32 m=2 n=64 k=256"
 CAST = "cast x=f32 y=f16 rows=2 cols=64"
@@ -240,3 +242,23 @@ def test_tune_cancelled(engine, gpu):
     except tw.WouldTune as error:
         assert "cancelled" in str(error)
     assert calls
+
+
+@needs_nvrtc
+def test_the_process_exits_while_a_thread_compiles():
+    """exit() waits: libnvrtc's destructors would take away what the compile uses."""
+    code = (
+        "import sys, threading, time, tilewright as tw\n"
+        "engine = tw.Engine(cache=':memory:', nvrtc=sys.argv[1])\n"
+        "def compile(i):\n"
+        "    while True:\n"
+        "        i += 1\n"
+        "        try: engine.compile('__global__ void f%d(float* y) { y[0] = %d; }' % (i, i), 'f%d' % i, 'sm_90a')\n"
+        "        except tw.TilewrightError: pass\n"
+        "for i in range(3): threading.Thread(target=compile, args=(i * 1000,), daemon=True).start()\n"
+        "time.sleep(float(sys.argv[2]))\n"
+    )
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "TILEWRIGHT_LIBRARY": LIBRARY or ""}
+    for i in range(6):
+        done = subprocess.run([sys.executable, "-c", code, NVRTC, str(0.3 + 0.07 * i)], env=variables, timeout=120)
+        assert done.returncode == 0
