@@ -43,7 +43,8 @@ struct tw_options : tilewright::capi::Handle {
 struct tw_problem : tilewright::capi::Handle {
   static constexpr char kKind[] = "problem";
   explicit tw_problem(tilewright::Problem p) : Handle(kKind), value(std::move(p)), text(value.text()) {}
-  const tilewright::Task& described() const;  // buffers and matrices
+  // Buffers and matrices, and the contract of launches.
+  const tilewright::Task& described() const;
 
   const tilewright::Problem value;
   const std::string text;
@@ -145,8 +146,6 @@ void create(T** out, const char* name, Args&&... args) {
 // request that it would not follow is refused.
 template <class T>
 inline constexpr std::uint32_t kPublishedFirst = sizeof(T);  // to specialize for a struct that grows
-template <>
-inline constexpr std::uint32_t kPublishedFirst<tw_cast_args> = offsetof(tw_cast_args, seed);
 inline constexpr std::uint32_t kMostStruct = 4096;
 void check_struct(const void* given, std::uint32_t size, std::uint32_t least, std::uint32_t known, const char* name);
 

@@ -71,51 +71,14 @@ tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* 
   });
 }
 
-tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_conv_args* args) {
-  return guarded(nullptr, [&] { handle(kernel).value.launch(stream, conv_args(args)); });
-}
-
-tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args) {
+tw_status tw_launch_buffers(const tw_kernel* kernel, tw_stream stream, void* const* buffers, size_t buffer_count,
+                            int64_t rows, const tw_value* values, size_t value_count) {
   return guarded(nullptr, [&] {
-    const tw_cast_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, CastArgs{operand(a.x), operand(a.y), a.rows, a.seed});
-  });
-}
-
-tw_status tw_launch_fused_cast(const tw_kernel* kernel, tw_stream stream, const tw_fused_cast_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_fused_cast_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream,
-                                FusedCastArgs{a.x, operand(a.y), a.bias, a.weight, a.residual, a.residual_out, a.rows});
-  });
-}
-
-tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_amax_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, AmaxArgs{a.x, a.amax, a.workspace, a.rows});
-  });
-}
-
-tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_affine_fake_quant_args a = read_struct(args, "args");
-    handle(kernel).value.launch(
-        stream, FakeQuantArgs{a.x, a.dy, a.y, a.scale, a.zero_point, a.dscale, a.workspace, a.rows, a.factor});
-  });
-}
-
-tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_fake_quant_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, Fp4FakeQuantArgs{a.x, a.y, a.amax, a.rows});
-  });
-}
-
-tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_fake_quant_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, DynamicBlockQuantizeArgs{a.x, a.y, a.amax, a.rows});
+    static_assert(sizeof(tw_value) == sizeof(LaunchValue));
+    if (buffer_count != 0) required(buffers, "buffers");
+    if (value_count != 0) required(values, "values");
+    handle(kernel).value.launch_buffers(stream, {buffers, buffer_count}, rows,
+                                        {reinterpret_cast<const LaunchValue*>(values), value_count});
   });
 }
 
@@ -132,36 +95,6 @@ tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors
       refuse("piece_count", std::to_string(room), std::to_string(all.size()) + " or more, what there are");
     room = all.size();
     if (pieces != nullptr && room != 0) std::memcpy(pieces, all.data(), room * sizeof *pieces);
-  });
-}
-
-tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_unscale_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, UnscaleArgs{a.x, a.y, reinterpret_cast<const UnscalePiece*>(a.table), a.scale,
-                                                    a.found_inf, a.found_before, a.workspace, a.pieces});
-  });
-}
-
-tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_update_scale_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream,
-                                UpdateScaleArgs{a.scale, a.good_steps, a.found_inf, a.new_scale, a.new_good_steps});
-  });
-}
-
-tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_pack_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, PackArgs{operand(a.w), operand(a.tiles)});
-  });
-}
-
-tw_status tw_launch_transpose(const tw_kernel* kernel, tw_stream stream, const tw_transpose_args* args) {
-  return guarded(nullptr, [&] {
-    const tw_transpose_args a = read_struct(args, "args");
-    handle(kernel).value.launch(stream, TransposeArgs{a.x, a.y});
   });
 }
 

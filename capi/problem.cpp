@@ -6,7 +6,10 @@
 #include "capi/handles.h"
 
 const tilewright::Task& tw_problem::described() const {
-  std::call_once(once_, [&] { value.operation().describe(value, described_); });
+  std::call_once(once_, [&] {
+    described_.contract = value.operation().contract(value);
+    value.operation().describe(value, described_);
+  });
   return described_;
 }
 
@@ -60,6 +63,69 @@ Fields fields_of(const tw_gemm& g) {
   count("groups", g.groups);
   word("group_layout", g.group_layout);
   return fields;
+}
+
+// The matrix of a buffer, and which of its streams it is; null: none.
+std::pair<const Matrix*, int> matrix_of(const Task& task, int buffer) {
+  for (const Matrix& m : task.matrices) {
+    const auto streams = m.format.info().streams;
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      if (m.slot(streams[i].stream) == buffer) return {&m, static_cast<int>(i)};
+  }
+  return {nullptr, -1};
+}
+
+tw_buffer_info info_of(const tw_problem& problem, std::size_t index) {
+  const Task& task = problem.described();
+  const Contract& contract = task.contract;
+  const Buffer& b = task.buffers[index];
+  const PointerRule& rule = contract.pointers[index];
+  const auto [matrix, stream] = matrix_of(task, static_cast<int>(index));
+  const auto bytes = static_cast<std::int64_t>(b.bytes), row_bytes = static_cast<std::int64_t>(b.row_bytes);
+  tw_buffer_info info = TW_BUFFER_INFO_INIT;
+  info.output = b.output;
+  info.scratch = b.scratch;
+  info.optional = !rule.required;
+  info.align = rule.align;
+  info.bytes = bytes;
+  info.row_bytes = row_bytes;
+  if (b.launch_bytes)
+    info.launch_bytes = static_cast<std::int64_t>(b.launch_bytes);
+  else if (row_bytes == 0 || contract.rows_at == Contract::kFixedRows)
+    info.launch_bytes = bytes;
+  info.line_bytes = row_bytes;
+  info.name = b.name.c_str();
+  info.format = b.element.c_str();
+  if (matrix && !matrix->store) {
+    const StreamSpec& s = matrix->format.info().streams[static_cast<std::size_t>(stream)];
+    info.line_bytes = s.scope == Scope::tensor || s.rows > 1 ? 0 : matrix->format.stream_bytes(stream, 1, matrix->cols);
+    info.cols = matrix->any_axes ? 0 : matrix->cols;
+    info.format = matrix->format.name().data();
+  }
+  info.stride = "";
+  for (const StrideRule& stride : contract.strides)
+    if (stride.pointer == rule.offset) info.stride = stride.name;
+  return info;
+}
+
+tw_value_info info_of(const Contract& contract, std::size_t index) {
+  tw_value_info info = TW_VALUE_INFO_INIT;
+  const std::size_t strides = contract.strides.size(), factors = strides + contract.factors.size();
+  info.is_integer = index < strides || index >= factors;
+  if (!info.is_integer) info.by_default.number = 1;
+  info.name = index < strides   ? contract.strides[index].name
+              : index < factors ? contract.factors[index - strides].name
+                                : contract.integers[index - factors].name;
+  return info;
+}
+
+// Of a function that returns -1 instead of an error.
+template <class Count>
+std::int32_t count_of(const tw_problem* problem, const Count& count) {
+  std::size_t found = 0;
+  if (problem == nullptr) return -1;
+  return guarded(nullptr, [&] { found = count(handle(problem).described()); }) == TW_OK ? static_cast<int32_t>(found)
+                                                                                        : -1;
 }
 
 std::vector<std::span<std::byte>> host_buffers(const Task& task, void* const* buffers, const std::size_t* bytes,
@@ -129,21 +195,31 @@ void tw_problem_retain(tw_problem* problem) { retain(problem); }
 void tw_problem_release(tw_problem* problem) { release(problem); }
 
 int32_t tw_problem_buffer_count(const tw_problem* problem) {
-  std::size_t count = 0;
-  if (problem == nullptr) return -1;
-  return guarded(nullptr, [&] { count = handle(problem).described().buffers.size(); }) == TW_OK
-             ? static_cast<int32_t>(count)
-             : -1;
+  return count_of(problem, [](const Task& task) { return task.buffers.size(); });
 }
 
 tw_status tw_problem_buffer(const tw_problem* problem, int32_t index, tw_buffer_info* info, tw_error** error) {
   return guarded(error, [&] {
-    const std::vector<Buffer>& buffers = handle(problem).described().buffers;
-    const Buffer& b = buffers[index_of(index, buffers.size(), "index")];
-    write_struct(
-        info,
-        {0, b.output, b.scratch, static_cast<int64_t>(b.bytes), static_cast<int64_t>(b.row_bytes), b.name.c_str()},
-        "info");
+    const std::size_t count = handle(problem).described().buffers.size();
+    write_struct(info, info_of(*problem, index_of(index, count, "index")), "info");
+  });
+}
+
+tw_status tw_problem_rows_info(const tw_problem* problem, tw_rows_info* info, tw_error** error) {
+  return guarded(error, [&] {
+    const Contract& c = handle(problem).described().contract;
+    write_struct(info, {0, c.rows_at == Contract::kFixedRows, c.rows_per, c.rows_name.c_str()}, "info");
+  });
+}
+
+int32_t tw_problem_value_count(const tw_problem* problem) {
+  return count_of(problem, [](const Task& task) { return task.contract.value_count(); });
+}
+
+tw_status tw_problem_value(const tw_problem* problem, int32_t index, tw_value_info* info, tw_error** error) {
+  return guarded(error, [&] {
+    const Contract& c = handle(problem).described().contract;
+    write_struct(info, info_of(c, index_of(index, c.value_count(), "index")), "info");
   });
 }
 

@@ -289,6 +289,24 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
          op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
 }
 
+[[noreturn]] void refuse_buffers(const Contract& contract, std::size_t given) {
+  if (contract.op.empty())
+    refuse("kernel", "of a caller's own task", "pass its argument struct: Kernel::launch(), tw_launch()");
+  std::string names;
+  for (const PointerRule& rule : contract.pointers) names += fmt::format("{}{}", names.empty() ? "" : ", ", rule.name);
+  refuse("buffers", fmt::format("{}", given), fmt::format("{}: {}", contract.pointers.size(), names));
+}
+
+[[noreturn]] void refuse_values(const Contract& contract, std::size_t given) {
+  std::string names;
+  const auto add = [&](const auto& rules) {
+    for (const auto& rule : rules) names += fmt::format("{}{}", names.empty() ? "" : ", ", rule.name);
+  };
+  add(contract.strides), add(contract.factors), add(contract.integers);
+  refuse("values", fmt::format("{}", given),
+         names.empty() ? "0: a launch has none" : fmt::format("0, or {}: {}", contract.value_count(), names));
+}
+
 }  // namespace
 }  // namespace jit
 
@@ -303,6 +321,20 @@ void Kernel::launch_operation(Stream stream, std::string_view operation, const v
   jit::launch_checked(*impl_, stream, args, rows, contract.cols);
 }
 
+void Kernel::launch_buffers(Stream stream, std::span<void* const> buffers, std::int64_t rows,
+                            std::span<const LaunchValue> values) const {
+  const Contract& contract = impl_->contract;
+  if (contract.op.empty() || buffers.size() != contract.pointers.size()) [[unlikely]]
+    jit::refuse_buffers(contract, buffers.size());
+  if (!values.empty() && values.size() != contract.value_count()) [[unlikely]]
+    jit::refuse_values(contract, values.size());
+  if (contract.rows_at == Contract::kFixedRows && rows != contract.rows) [[unlikely]]
+    jit::refuse("rows", fmt::format("{}", rows), fmt::format("{}, which the problem fixes", contract.rows));
+  alignas(16) std::byte args[jit::kMaxArgumentBytes];
+  contract.write(buffers, rows, values, args);
+  launch_operation(stream, contract.op, args, contract.args_bytes);
+}
+
 void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const {
   // The driver copies as many bytes as the kernel declares, whatever the span has.
   if (impl_->params_bytes != Impl::kUnknown && params.size() != impl_->params_bytes) [[unlikely]]
@@ -313,6 +345,7 @@ void Kernel::launch(Stream stream, std::span<const std::byte> params, std::int64
 
 void Kernel::check_pointers(bool on) { impl_->ask_pointers.store(on, std::memory_order_relaxed); }
 
+const Contract& Kernel::contract() const { return impl_->contract; }
 const LaunchPlan& Kernel::plan(std::int64_t rows) const { return impl_->loaded[impl_->entry(rows)]->plan; }
 
 const Resources& Kernel::resources(std::int64_t rows) const { return impl_->loaded[impl_->entry(rows)]->resources; }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
+#include <string_view>
 
 #include "templates/fast_path.h"
 
@@ -50,6 +52,29 @@ MutableOperand operand(const Matrix& m, std::span<void* const> pointers) {
 MutableOperand operand(const Matrix& m, std::span<const std::span<std::byte>> buffers) {
   const auto at = [&](int i) -> void* { return i < 0 ? nullptr : buffers[static_cast<std::size_t>(i)].data(); };
   return {at(m.data), at(m.scales), static_cast<float*>(at(m.global))};
+}
+
+std::function<std::vector<std::byte>(std::span<void* const> pointers, std::int64_t rows)> arguments_by(
+    Contract contract, std::vector<LaunchValue> values) {
+  return
+      [contract = std::move(contract), values = std::move(values)](std::span<void* const> pointers, std::int64_t rows) {
+        std::vector<std::byte> bytes(contract.args_bytes);
+        contract.write(pointers, rows * contract.rows_per, values, bytes.data());
+        return bytes;
+      };
+}
+
+void take_arguments(const Contract& contract, Task& task) {
+  const std::vector<PointerRule>& rules = contract.pointers;
+  for (std::size_t i = 0; i < std::max(rules.size(), task.buffers.size()); ++i) {
+    std::string_view rule = i < rules.size() ? rules[i].name : "nothing";
+    rule = rule.substr(0, rule.find(' '));
+    const std::string buffer = i < task.buffers.size() ? task.buffers[i].name : "nothing";
+    if (buffer != rule && buffer != std::string(rule) + ".data")
+      throw std::logic_error(fmt::format("{}: buffer {} of the task is {}, and pointer {} of the contract is {}",
+                                         contract.op, i, buffer, i, rule));
+  }
+  if (!task.arguments) task.arguments = arguments_by(contract);
 }
 
 std::int64_t verify_rows_of(std::int64_t rows, double macs_per_row) {

@@ -25,6 +25,13 @@ const Matrix& matrix(const Task& task, std::string_view name);  // precondition:
 MutableOperand operand(const Matrix& m, std::span<void* const> pointers);
 MutableOperand operand(const Matrix& m, std::span<const std::span<std::byte>> buffers);
 
+// Task::arguments by the contract alone; values as Contract::write() takes them.
+std::function<std::vector<std::byte>(std::span<void* const> pointers, std::int64_t rows)> arguments_by(
+    Contract contract, std::vector<LaunchValue> values = {});
+// Gives a task that has none these arguments. Throws std::logic_error unless each of its buffers has a pointer of the
+// same name, in order.
+void take_arguments(const Contract& contract, Task& task);
+
 template <class Args>
 std::vector<std::byte> bytes_of(const Args& args) {
   std::vector<std::byte> bytes(sizeof args);

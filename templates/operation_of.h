@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "templates/describe.h"
 #include "templates/words.h"
 
 namespace tilewright {
@@ -59,7 +60,10 @@ class OperationOf : public Operation {
   std::int64_t size_bucket(const void* fields) const final { return size_bucket_of(of(fields)); }
 
   Contract contract(const Problem& problem) const final { return contract_of(fields_of(problem)); }
-  void describe(const Problem& problem, Task& task) const final { describe_task(fields_of(problem), task); }
+  void describe(const Problem& problem, Task& task) const final {
+    describe_task(fields_of(problem), task);
+    take_arguments(contract(problem), task);
+  }
   void run_on_host(const Problem& problem, const Task& task,
                    std::span<const std::span<std::byte>> buffers) const final {
     compute(fields_of(problem), task, buffers);
@@ -93,7 +97,7 @@ class OperationOf : public Operation {
   virtual double bytes_of(const P& fields) const = 0;
   virtual double ops_of(const P& fields) const = 0;
   virtual Contract contract_of(const P& fields) const = 0;
-  virtual void describe_task(const P& fields, Task& task) const = 0;
+  virtual void describe_task(const P& fields, Task& task) const = 0;  // `arguments` follow from the contract
   virtual void compute(const P& fields, const Task& task, HostBuffers buffers) const = 0;     // run_on_host()
   virtual HostCheck judge(const P& fields, const Task& task, HostBuffers buffers) const = 0;  // check_on_host()
 

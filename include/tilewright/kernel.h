@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -120,9 +121,10 @@ class TILEWRIGHT_EXPORT Device {
   std::shared_ptr<Impl> impl_;
 };
 
-// What a kernel's argument struct must satisfy, as data: the launcher checks it without knowing the operation.
+// What a kernel's argument struct is and must satisfy, as data: the launcher fills and checks it without knowing the
+// operation.
 struct PointerRule {
-  const char* name = "";     // "x.data"
+  const char* name = "";     // of its buffer (Task::buffers): "x.data", or "x"; what follows a space is for readers
   std::uint32_t offset = 0;  // of the pointer in the argument struct
   std::uint32_t align = 1;   // bytes
   bool required = true;      // null is an error
@@ -132,6 +134,7 @@ struct StrideRule {
   std::uint32_t offset = 0;   // of the int64 in the argument struct; the value 0 means `least`
   std::int64_t least = 0;     // elements
   std::int64_t multiple = 1;  // elements
+  std::uint32_t pointer = 0;  // offset of the pointer to the matrix
 };
 // A matrix that is read and one that is written: their rows do not overlap, or, if `in_place`, they are one matrix.
 // They may lie side by side in a wider one, with one stride.
@@ -153,6 +156,16 @@ struct FactorRule {
   std::uint32_t offset = 0;        // of the float in the argument struct
   const char* only_one = nullptr;  // why it has to be 1; null: any finite number
 };
+// An integer that each launch gives: any; 0 where it gives none.
+struct IntegerRule {
+  const char* name = "";     // "seed"
+  std::uint32_t offset = 0;  // of the int64 or uint64 in the argument struct
+};
+// A value of a launch by buffers: an integer for a stride or an IntegerRule, a number for a factor.
+union LaunchValue {
+  std::int64_t integer = 0;
+  double number;
+};
 // A pointer to the first row of a matrix, which moves with the rows where a launch is divided (LaunchPlan::most_rows).
 struct RowsRule {
   static constexpr std::uint32_t kDense = ~0u;
@@ -162,11 +175,12 @@ struct RowsRule {
   std::int64_t elements = 1;         // elements of it
 };
 struct Contract {
-  std::string op = {};           // "gemm"
-  std::uint32_t args_bytes = 0;  // size of the argument struct
-  std::vector<PointerRule> pointers = {};
+  std::string op = {};                     // "gemm"
+  std::uint32_t args_bytes = 0;            // size of the argument struct
+  std::vector<PointerRule> pointers = {};  // in the order of Task::buffers: one for each
   std::vector<StrideRule> strides = {};
   std::vector<FactorRule> factors = {};
+  std::vector<IntegerRule> integers = {};
   std::optional<OverlapRule> overlap = {};
   std::vector<RowsRule> row_pointers = {};  // empty: launches are not divided
   std::vector<std::byte> constants = {};    // second kernel parameter, fixed at prepare(); empty: there is none
@@ -177,6 +191,29 @@ struct Contract {
   std::string rows_name = {};          // "m"
   std::int64_t rows = 0;               // if they are fixed
   std::int64_t cols = 0;               // the launch's second extent
+
+  // The values of a launch: those of strides, factors and integers, in this order.
+  std::size_t value_count() const { return strides.size() + factors.size() + integers.size(); }
+  // Writes the argument struct of a launch, args_bytes long. buffers: one pointer for each of `pointers`; null: none.
+  // rows: what the struct's member gets, so `rows_per` of them make one of a Task's. values: as many as value_count(),
+  // or none: strides and integers 0, factors 1.
+  void write(std::span<void* const> buffers, std::int64_t launch_rows, std::span<const LaunchValue> values,
+             std::byte* to) const {
+    std::memset(to, 0, args_bytes);
+    for (std::size_t i = 0; i < pointers.size(); ++i) std::memcpy(to + pointers[i].offset, &buffers[i], sizeof(void*));
+    if (rows_at != kFixedRows) std::memcpy(to + rows_at, &launch_rows, sizeof launch_rows);
+    std::size_t next = 0;
+    const auto integer = [&](std::uint32_t offset) {
+      const std::int64_t value = values.empty() ? 0 : values[next++].integer;
+      std::memcpy(to + offset, &value, sizeof value);
+    };
+    for (const StrideRule& rule : strides) integer(rule.offset);
+    for (const FactorRule& rule : factors) {
+      const float value = values.empty() ? 1.0f : static_cast<float>(values[next++].number);
+      std::memcpy(to + rule.offset, &value, sizeof value);
+    }
+    for (const IntegerRule& rule : integers) integer(rule.offset);
+  }
 };
 
 class TILEWRIGHT_EXPORT Kernel {
@@ -206,10 +243,17 @@ class TILEWRIGHT_EXPORT Kernel {
   void launch(Stream stream, const Args& args) const {
     launch_operation(stream, Args::kOperation, &args, sizeof args);
   }
+  // The same for a caller that knows the operation by its contract() alone. buffers: a pointer for each of
+  // Contract::pointers, in order, null where the launch goes without; rows: the launch's, which a contract that fixes
+  // them repeats; values: Contract::value_count() of them, or none. Throws Error (invalid_argument) where their number
+  // is another, too.
+  void launch_buffers(Stream stream, std::span<void* const> buffers, std::int64_t rows,
+                      std::span<const LaunchValue> values = {}) const;
   // A caller's own argument struct, what the entry function declares as its first parameter.
   void launch(Stream stream, std::span<const std::byte> params, std::int64_t rows, std::int64_t cols) const;
 
   void check_pointers(bool on);                     // off by default: it asks the driver about every pointer
+  const Contract& contract() const;                 // of launches; op is empty if the kernel is a caller's own
   const LaunchPlan& plan(std::int64_t rows) const;  // of the binary that serves `rows`
   const Resources& resources(std::int64_t rows) const;
   // The candidate that Engine::prepare() gave `rows`; without a family if the binaries are the caller's own.

@@ -30,6 +30,8 @@ struct Buffer {
   // Neither input nor output: zero before the first launch, then the kernels'. One for all launches, which follow each
   // other.
   bool scratch = false;
+  std::string element = {};      // of a buffer that is no matrix, what it holds: "f32", "int32", "int64"; empty: bytes
+  std::size_t launch_bytes = 0;  // what a caller's launch reads of `bytes`, if verification needs more; else 0
 };
 
 // A matrix that lies in buffers: where its streams are, and how its format's bytes get there.
@@ -39,6 +41,7 @@ struct Matrix {
   std::int64_t rows = 0, cols = 0;
   int data = -1, scales = -1, global = -1;  // indices into Task::buffers; -1: there is no such stream
   bool inverse_global = false;              // the buffer holds 1 / the factor that the format's codec takes
+  bool any_axes = false;                    // a tensor whose arrays may have any axes, in any order
   // Where the buffers hold another order than the format's: from that to it, and back. Host pointers.
   std::function<void(Operand plain, MutableOperand stored)> store = {};
   std::function<void(Operand stored, MutableOperand plain)> restore = {};
@@ -57,7 +60,8 @@ struct Task {
   std::vector<Buffer> buffers = {};
   std::vector<Matrix> matrices = {};  // of the buffers, those that are one; may be empty
   int weights = -1;                   // the matrix that a model's tensor may stand in for
-  // The argument struct of a launch over the given device pointers (one per buffer, in order).
+  // The argument struct of a launch over the given device pointers (one per buffer, in order). An operation may leave
+  // it to its contract.
   std::function<std::vector<std::byte>(std::span<void* const> pointers, std::int64_t rows)> arguments = {};
 
   // Verification at `verify_rows` rows. If `oracle` is set, that candidate runs once per seed, on the same inputs, into

@@ -199,23 +199,59 @@ TW_API double tw_problem_ops(const tw_problem* problem);
 TW_API void tw_problem_retain(tw_problem* problem);
 TW_API void tw_problem_release(tw_problem* problem);
 
-/* What a launch reads and writes: "x.data", "w.data", "w.scales", "y.data". Packed weights are listed as packed. */
+/* What a launch reads and writes, in the order of tw_launch_buffers(): "x.data", "w.data", "w.scales", "y.data". Packed
+ * weights are listed as packed. */
 typedef struct tw_buffer_info {
   uint32_t struct_size;
-  int32_t output;  /* 0 or 1 */
-  int32_t scratch; /* 0 or 1: zero before the first launch, then the kernels' */
+  int32_t output;   /* 0 or 1 */
+  int32_t scratch;  /* 0 or 1: zero before the first launch, then the kernels' */
+  int32_t optional; /* 0 or 1: a launch may go without */
+  int64_t align;    /* bytes, of the pointer of a launch */
   int64_t bytes;
-  int64_t row_bytes; /* bytes = row_bytes * rows; 0: independent of the rows */
+  int64_t row_bytes;    /* bytes = row_bytes * rows; 0: independent of the rows */
+  int64_t launch_bytes; /* that a launch reads or writes where they do not follow its rows; else 0 */
+  int64_t line_bytes; /* of a matrix: of one row in memory. With groups, one of each makes the problem's row. 0: none */
+  int64_t cols;       /* of a matrix: elements of such a row; 0: arrays have any axes, or their order is the kernels' */
   const char* name;
+  const char* format; /* of a matrix as stored, "q4_0"; of others "f32", "int32", "int64" or "": bytes. Of packed "" */
+  const char* stride; /* the value of a launch that is the distance of such rows, "ldx"; "": they are dense */
 } tw_buffer_info;
 #define TW_BUFFER_INFO_INIT \
-  { sizeof(tw_buffer_info), 0, 0, 0, 0, 0 }
+  { sizeof(tw_buffer_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 TW_API int32_t tw_problem_buffer_count(const tw_problem* problem);
 TW_API tw_status tw_problem_buffer(const tw_problem* problem, int32_t index, tw_buffer_info* info, tw_error** error);
 
-/* Computes the outputs on the host, plainly and slowly: one 16-byte aligned pointer for each buffer, in order, with its
- * bytes. Of a product with more than 2e9 multiplications only the sample that tw_check_on_host() looks at is computed.
- * A buffer group_rows holds the offsets or counts at its end; what is before them is for other numbers of rows. */
+/* The rows of a launch. */
+typedef struct tw_rows_info {
+  uint32_t struct_size;
+  int32_t fixed;    /* 0 or 1: each launch takes the problem's */
+  int64_t rows_per; /* rows of a launch that make one of the problem's: with contiguous groups the groups, else 1 */
+  const char* name; /* "m", "rows", "pieces" */
+} tw_rows_info;
+#define TW_ROWS_INFO_INIT \
+  { sizeof(tw_rows_info), 0, 0, 0 }
+TW_API tw_status tw_problem_rows_info(const tw_problem* problem, tw_rows_info* info, tw_error** error);
+
+/* A number that a launch takes beside its buffers, in the order of tw_launch_buffers(): "ldx", "alpha", "seed". */
+typedef union tw_value {
+  int64_t integer;
+  double number;
+} tw_value;
+typedef struct tw_value_info {
+  uint32_t struct_size;
+  int32_t is_integer; /* 0 or 1: which member of tw_value it is */
+  tw_value by_default;
+  const char* name;
+} tw_value_info;
+#define TW_VALUE_INFO_INIT \
+  { sizeof(tw_value_info), 0, {0}, 0 }
+TW_API int32_t tw_problem_value_count(const tw_problem* problem);
+TW_API tw_status tw_problem_value(const tw_problem* problem, int32_t index, tw_value_info* info, tw_error** error);
+
+/* Computes the outputs on the host, plainly and slowly: one 16-byte aligned pointer for each buffer, in order and
+ * without exception, with its bytes. Of a product with more than 2e9 multiplications only the sample that
+ * tw_check_on_host() looks at is computed. A buffer group_rows holds the offsets or counts at its end; what is before
+ * them is for other numbers of rows. */
 TW_API tw_status tw_compute_on_host(const tw_problem* problem, void* const* buffers, const size_t* bytes, size_t count,
                                     tw_error** error);
 typedef struct tw_host_check {
@@ -362,91 +398,11 @@ TW_API tw_status tw_launch_gemm_args(const tw_kernel* kernel, tw_stream stream, 
 TW_API tw_status tw_launch_gemm(const tw_kernel* kernel, tw_stream stream, const void* x, const void* w,
                                 const void* w_scales, void* y, int64_t m);
 
-/* Of a conv: residual, cache and amax (one float in device memory) where the problem has them. */
-typedef struct tw_conv_args {
-  uint32_t struct_size;
-  tw_operand x, w;
-  void* y;
-  const void* bias;
-  const void* residual;
-  const void* cache;
-  void* workspace;
-  float alpha, beta;
-  const float* amax;
-} tw_conv_args;
-#define TW_CONV_ARGS_INIT \
-  { sizeof(tw_conv_args), {0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, 1.0f, 1.0f, 0 }
-TW_API tw_status tw_launch_conv(const tw_kernel* kernel, tw_stream stream, const tw_conv_args* args);
-
-typedef struct tw_cast_args {
-  uint32_t struct_size;
-  tw_operand x;
-  tw_mutable_operand y;
-  int64_t rows;
-  uint64_t seed; /* of rounding=stochastic */
-} tw_cast_args;
-#define TW_CAST_ARGS_INIT \
-  { sizeof(tw_cast_args), {0, 0, 0}, {0, 0, 0}, 0, 0 }
-TW_API tw_status tw_launch_cast(const tw_kernel* kernel, tw_stream stream, const tw_cast_args* args);
-
-/* Of a fused_cast: dense matrices; null for what the problem does not have. residual_out may be residual. */
-typedef struct tw_fused_cast_args {
-  uint32_t struct_size;
-  const void* x;
-  tw_mutable_operand y;
-  const void* bias;
-  const void* weight;
-  const void* residual;
-  void* residual_out;
-  int64_t rows;
-} tw_fused_cast_args;
-#define TW_FUSED_CAST_ARGS_INIT \
-  { sizeof(tw_fused_cast_args), 0, {0, 0, 0}, 0, 0, 0, 0, 0 }
-TW_API tw_status tw_launch_fused_cast(const tw_kernel* kernel, tw_stream stream, const tw_fused_cast_args* args);
-
-/* Of an amax: a dense tensor, and in device memory one float and 8 bytes of workspace, zero when first used. */
-typedef struct tw_amax_args {
-  uint32_t struct_size;
-  const void* x;
-  float* amax;
-  void* workspace;
-  int64_t rows;
-} tw_amax_args;
-#define TW_AMAX_ARGS_INIT \
-  { sizeof(tw_amax_args), 0, 0, 0, 0 }
-TW_API tw_status tw_launch_amax(const tw_kernel* kernel, tw_stream stream, const tw_amax_args* args);
-
-/* Of a fake_quant (FakeQuantArgs of tilewright/fake_quant.h): dy, dscale and workspace where the problem has a
- * gradient, zero_point null for zeros. */
-typedef struct tw_affine_fake_quant_args {
-  uint32_t struct_size;
-  const void* x;
-  const void* dy;
-  void* y;
-  const float* scale;
-  const int32_t* zero_point;
-  float* dscale;
-  void* workspace;
-  int64_t rows;
-  float factor;
-} tw_affine_fake_quant_args;
-#define TW_AFFINE_FAKE_QUANT_ARGS_INIT \
-  { sizeof(tw_affine_fake_quant_args), 0, 0, 0, 0, 0, 0, 0, 0, 1.0f }
-TW_API tw_status tw_launch_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_affine_fake_quant_args* args);
-
-/* Of an fp4_fake_quant or a dynamic_block_quantize: dense tensors, and one float in device memory. */
-typedef struct tw_fake_quant_args {
-  uint32_t struct_size;
-  const void* x;
-  void* y;
-  const float* amax;
-  int64_t rows;
-} tw_fake_quant_args;
-#define TW_FAKE_QUANT_ARGS_INIT \
-  { sizeof(tw_fake_quant_args), 0, 0, 0, 0 }
-TW_API tw_status tw_launch_fp4_fake_quant(const tw_kernel* kernel, tw_stream stream, const tw_fake_quant_args* args);
-TW_API tw_status tw_launch_dynamic_block_quantize(const tw_kernel* kernel, tw_stream stream,
-                                                  const tw_fake_quant_args* args);
+/* Every operation: a pointer for each of tw_problem_buffer(), in order, null where the launch goes without; the rows,
+ * where the problem fixes them tw_problem_rows(); a value for each of tw_problem_value(), or none, which takes all
+ * defaults. */
+TW_API tw_status tw_launch_buffers(const tw_kernel* kernel, tw_stream stream, void* const* buffers, size_t buffer_count,
+                                   int64_t rows, const tw_value* values, size_t value_count);
 
 /* A part of a tensor, in device memory: bytes from x and y of the launch, an address where those are null; and
  * elements. A plain value without a size of its own: arrays of it are what kernels read. */
@@ -462,56 +418,6 @@ typedef struct tw_unscale_tensor {
  * room for `*piece_count`, which becomes the number that there are; null: only that is told. */
 TW_API tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors, size_t count, int64_t elements,
                                    tw_unscale_piece* pieces, size_t* piece_count, tw_error** error);
-/* Of an unscale. x and y: what pieces are counted from, or null. found_before: another launch's found_inf, or null.
- * workspace: 8 bytes, zero when first used. */
-typedef struct tw_unscale_args {
-  uint32_t struct_size;
-  const void* x;
-  void* y;
-  const tw_unscale_piece* table;
-  const float* scale;
-  float* found_inf;
-  const float* found_before;
-  void* workspace;
-  int64_t pieces;
-} tw_unscale_args;
-#define TW_UNSCALE_ARGS_INIT \
-  { sizeof(tw_unscale_args), 0, 0, 0, 0, 0, 0, 0, 0 }
-TW_API tw_status tw_launch_unscale(const tw_kernel* kernel, tw_stream stream, const tw_unscale_args* args);
-
-/* Of an update_scale, all in device memory; new_ ones may be the old ones. */
-typedef struct tw_update_scale_args {
-  uint32_t struct_size;
-  const float* scale;
-  const int32_t* good_steps;
-  const float* found_inf;
-  float* new_scale;
-  int32_t* new_good_steps;
-} tw_update_scale_args;
-#define TW_UPDATE_SCALE_ARGS_INIT \
-  { sizeof(tw_update_scale_args), 0, 0, 0, 0, 0 }
-TW_API tw_status tw_launch_update_scale(const tw_kernel* kernel, tw_stream stream, const tw_update_scale_args* args);
-
-typedef struct tw_pack_args {
-  uint32_t struct_size;
-  tw_mutable_operand w, tiles;
-} tw_pack_args;
-#define TW_PACK_ARGS_INIT                        \
-  {                                              \
-    sizeof(tw_pack_args), {0, 0, 0}, { 0, 0, 0 } \
-  }
-TW_API tw_status tw_launch_pack(const tw_kernel* kernel, tw_stream stream, const tw_pack_args* args);
-
-/* Of a transpose: x of [rows, cols] and y of [cols, rows], both dense, apart from each other. */
-typedef struct tw_transpose_args {
-  uint32_t struct_size;
-  const void* x;
-  void* y;
-} tw_transpose_args;
-#define TW_TRANSPOSE_ARGS_INIT \
-  { sizeof(tw_transpose_args), 0, 0 }
-TW_API tw_status tw_launch_transpose(const tw_kernel* kernel, tw_stream stream, const tw_transpose_args* args);
-
 /* The kernel of a caller's own task: params is what its entry function declares as its first parameter. */
 TW_API tw_status tw_launch(const tw_kernel* kernel, tw_stream stream, const void* params, size_t bytes, int64_t rows,
                            int64_t cols);
@@ -571,6 +477,20 @@ TW_API tw_status tw_layer_pack(const tw_layer* layer, tw_stream stream, tw_opera
 TW_API tw_status tw_layer_load(tw_layer* layer, tw_stream stream, tw_operand w, tw_error** error);
 /* Device memory that a launch of so many rows (pixels of a conv) needs besides; 0 also for what is no layer. */
 TW_API size_t tw_layer_scratch_bytes(const tw_layer* layer, int64_t rows);
+/* Of a conv: residual, cache and amax (one float in device memory) where the problem has them. */
+typedef struct tw_conv_args {
+  uint32_t struct_size;
+  tw_operand x, w;
+  void* y;
+  const void* bias;
+  const void* residual;
+  const void* cache;
+  void* workspace;
+  float alpha, beta;
+  const float* amax;
+} tw_conv_args;
+#define TW_CONV_ARGS_INIT \
+  { sizeof(tw_conv_args), {0, 0, 0}, {0, 0, 0}, 0, 0, 0, 0, 0, 1.0f, 1.0f, 0 }
 /* One launch, or a cast and one: as tw_launch_gemm_args(). A null w.data takes what was loaded, a null workspace the
  * engine's: one for each stream, and one for all captures. The first launch on a stream allocates it. */
 TW_API tw_status tw_layer_launch_gemm(const tw_layer* layer, tw_stream stream, const tw_gemm_args* args, void* scratch);

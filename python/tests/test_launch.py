@@ -134,7 +134,8 @@ def test_what_a_convolution_refuses(double, gpu, engine, seen):
         ({"x": Array2d(x, (1, 6, 6, 8), "<u2", (576, 16, 96, 2))}, "x.data"),  # permuted
         ({"w": None}, "w.data"),
         ({"residual": y}, "residual"),
-        ({"m": 16}, "rows"),
+        ({"m": 16}, "m"),
+        ({"rows": 16}, "rows"),
         ({"ldx": 8}, "ldx"),
     ):
         given = {"x": x, "w": w, "y": y, **bad}

@@ -86,7 +86,7 @@ def test_buffers():
     assert list(names) == [
         *("x.data", "x.scales", "w.data", "w.scales", "w.global", "bias.data", "c.data", "y.data", "workspace")
     ]
-    assert names["x.scales"] == ("x.scales", 12, 4, False, False)
+    assert names["x.scales"] == ("x.scales", 12, 4, False, False, False)
     assert names["y.data"].output and names["workspace"].scratch and names["w.data"].row_bytes == 0
 
 

@@ -115,8 +115,40 @@ class BufferInfo(Sized):
         ("struct_size", c_uint32),
         ("output", c_int32),
         ("scratch", c_int32),
+        ("optional", c_int32),
+        ("align", c_int64),
         ("bytes", c_int64),
         ("row_bytes", c_int64),
+        ("launch_bytes", c_int64),
+        ("line_bytes", c_int64),
+        ("cols", c_int64),
+        ("name", c_char_p),
+        ("format", c_char_p),
+        ("stride", c_char_p),
+    ]
+
+
+class RowsInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("fixed", c_int32),
+        ("rows_per", c_int64),
+        ("name", c_char_p),
+    ]
+
+
+class Value(ctypes.Union):
+    _fields_ = [
+        ("integer", c_int64),
+        ("number", c_double),
+    ]
+
+
+class ValueInfo(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("is_integer", c_int32),
+        ("by_default", Value),
         ("name", c_char_p),
     ]
 
@@ -187,82 +219,6 @@ class GemmArgs(Sized):
     _defaults_ = {"alpha": 1, "beta": 1}
 
 
-class ConvArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", Operand),
-        ("w", Operand),
-        ("y", c_void_p),
-        ("bias", c_void_p),
-        ("residual", c_void_p),
-        ("cache", c_void_p),
-        ("workspace", c_void_p),
-        ("alpha", c_float),
-        ("beta", c_float),
-        ("amax", c_void_p),
-    ]
-    _defaults_ = {"alpha": 1, "beta": 1}
-
-
-class CastArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", Operand),
-        ("y", MutableOperand),
-        ("rows", c_int64),
-        ("seed", c_uint64),
-    ]
-
-
-class FusedCastArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("y", MutableOperand),
-        ("bias", c_void_p),
-        ("weight", c_void_p),
-        ("residual", c_void_p),
-        ("residual_out", c_void_p),
-        ("rows", c_int64),
-    ]
-
-
-class AmaxArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("amax", c_void_p),
-        ("workspace", c_void_p),
-        ("rows", c_int64),
-    ]
-
-
-class AffineFakeQuantArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("dy", c_void_p),
-        ("y", c_void_p),
-        ("scale", c_void_p),
-        ("zero_point", c_void_p),
-        ("dscale", c_void_p),
-        ("workspace", c_void_p),
-        ("rows", c_int64),
-        ("factor", c_float),
-    ]
-    _defaults_ = {"factor": 1}
-
-
-class FakeQuantArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("y", c_void_p),
-        ("amax", c_void_p),
-        ("rows", c_int64),
-    ]
-
-
 class UnscalePiece(ctypes.Structure):
     _fields_ = [
         ("at", c_int64),
@@ -274,47 +230,6 @@ class UnscaleTensor(ctypes.Structure):
     _fields_ = [
         ("data", c_void_p),
         ("elements", c_int64),
-    ]
-
-
-class UnscaleArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("y", c_void_p),
-        ("table", c_void_p),
-        ("scale", c_void_p),
-        ("found_inf", c_void_p),
-        ("found_before", c_void_p),
-        ("workspace", c_void_p),
-        ("pieces", c_int64),
-    ]
-
-
-class UpdateScaleArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("scale", c_void_p),
-        ("good_steps", c_void_p),
-        ("found_inf", c_void_p),
-        ("new_scale", c_void_p),
-        ("new_good_steps", c_void_p),
-    ]
-
-
-class PackArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("w", MutableOperand),
-        ("tiles", MutableOperand),
-    ]
-
-
-class TransposeArgs(Sized):
-    _fields_ = [
-        ("struct_size", c_uint32),
-        ("x", c_void_p),
-        ("y", c_void_p),
     ]
 
 
@@ -338,6 +253,22 @@ class LayerProblems(Sized):
         ("few", c_int64),
     ]
 
+
+class ConvArgs(Sized):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("x", Operand),
+        ("w", Operand),
+        ("y", c_void_p),
+        ("bias", c_void_p),
+        ("residual", c_void_p),
+        ("cache", c_void_p),
+        ("workspace", c_void_p),
+        ("alpha", c_float),
+        ("beta", c_float),
+        ("amax", c_void_p),
+    ]
+    _defaults_ = {"alpha": 1, "beta": 1}
 
 TunePolicyProgress = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, c_int32)
 TunePolicyCancelled = CFUNCTYPE(c_int32, c_void_p)
@@ -709,6 +640,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tw_problem_release": (None, (c_void_p,)),
     "tw_problem_buffer_count": (c_int32, (c_void_p,)),
     "tw_problem_buffer": (_FALLIBLE, (c_void_p, c_int32, c_void_p)),
+    "tw_problem_rows_info": (_FALLIBLE, (c_void_p, c_void_p)),
+    "tw_problem_value_count": (c_int32, (c_void_p,)),
+    "tw_problem_value": (_FALLIBLE, (c_void_p, c_int32, c_void_p)),
     "tw_compute_on_host": (_FALLIBLE, (c_void_p, c_void_p, c_void_p, c_size_t)),
     "tw_check_on_host": (_FALLIBLE, (c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p)),
     "tw_packed_bytes": (_FALLIBLE, (c_void_p, c_int32, c_void_p)),
@@ -749,18 +683,8 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tw_plan_release": (None, (c_void_p,)),
     "tw_launch_gemm_args": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
     "tw_launch_gemm": (_LAUNCH, (c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int64)),
-    "tw_launch_conv": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_cast": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_fused_cast": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_amax": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_fake_quant": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_fp4_fake_quant": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_dynamic_block_quantize": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
+    "tw_launch_buffers": (_LAUNCH, (c_void_p, c_void_p, c_void_p, c_size_t, c_int64, c_void_p, c_size_t)),
     "tw_unscale_pieces": (_FALLIBLE, (c_char_p, c_void_p, c_size_t, c_int64, c_void_p, c_void_p)),
-    "tw_launch_unscale": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_update_scale": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_pack": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
-    "tw_launch_transpose": (_LAUNCH, (c_void_p, c_void_p, c_void_p)),
     "tw_launch": (_LAUNCH, (c_void_p, c_void_p, c_void_p, c_size_t, c_int64, c_int64)),
     "tw_kernel_describe": (_FALLIBLE, (c_void_p, c_int64, c_void_p, c_void_p)),
     "tw_kernel_check_pointers": (_FALLIBLE, (c_void_p, c_int32)),

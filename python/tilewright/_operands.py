@@ -4,9 +4,10 @@ it is checked before anything is launched, so that nothing is read or written ou
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from . import _arrays, _errors, codec
+from . import _arrays, _c, _errors, codec
 from ._arrays import View
 
 # The dtypes of formats that are elements, as arrays name them. Bytes are taken for any of them; 16-bit integers for
@@ -17,46 +18,14 @@ _DTYPES = {
     "bf16": ("bfloat16", "uint16"),
     "int8": ("int8",),
     "int32": ("int32",),
+    "int64": ("int64",),
     "e4m3": ("float8_e4m3fn",),
     "e5m2": ("float8_e5m2",),
 }
 _BYTES = ("uint8", "raw8")
 
-# The field that has the columns of an operand, by operation; empty where arrays have more axes, in one of two orders.
-_COLS = {
-    "gemm": {"x": "k", "w": "k", "y": "n", "c": "n", "bias": "n"},
-    "conv": dict.fromkeys(("x", "w", "y", "bias", "residual", "cache"), ""),
-    "cast": {"x": "cols", "y": "cols"},
-    "fused_cast": dict.fromkeys(("x", "y", "bias", "weight", "residual", "residual_out"), "cols"),
-    "amax": {"x": "cols"},
-    "fake_quant": {"x": "cols", "dy": "cols", "y": "cols"},
-    "fp4_fake_quant": {"x": "cols", "y": "cols"},
-    "dynamic_block_quantize": {"x": "cols", "y": "cols"},
-    "unscale": {"x": "", "y": ""},
-    "pack": {"w": "k"},
-    "transpose": {"x": "cols", "y": "rows"},
-}
-# Operands without a field of their own for their format, by operation: the field that has it.
-_FORMATS = {
-    "conv": {"cache": "x"},
-    "fused_cast": {"residual": "x", "residual_out": "x"},
-    "fake_quant": {"dy": "x", "y": "x"},
-    "unscale": {"y": "x"},
-    "transpose": {"y": "x"},
-}
-# Operands that are single numbers, or tables of them: their dtype, and its bytes.
-_NUMBERS = {
-    **dict.fromkeys(("amax", "scale", "dscale", "found_inf", "new_scale"), ("float32", 4)),
-    **dict.fromkeys(("zero_point", "good_steps", "new_good_steps"), ("int32", 4)),
-    "table": ("int64", 8),
-}
-# Operands that launches may do without.
-_OPTIONAL = {"unscale": ("x", "y"), "fake_quant": ("zero_point",)}
 # Orders of packed weights.
 PACKED = ("tiles", "panels")
-# Operands whose rows may lie apart, by the launch's argument that says how far.
-STRIDES = {"gemm": {"x": "ldx", "y": "ldy", "c": "ldc"}}
-
 
 class Slot(NamedTuple):
     """One buffer of a launch."""
@@ -68,78 +37,98 @@ class Slot(NamedTuple):
     row_bytes: int  # of one row in memory; 0: the size does not follow them
     output: bool
     scratch: bool
-    optional: bool
+    optional: bool  # on the host, zeros stand for it
     dtypes: tuple[str, ...]  # of elements; empty: any whose size divides `item`
     item: int
     cols: int  # elements of a row; 0: unknown
     align: int  # bytes
     stride: str  # "ldx", or ""
+    line_bytes: int = 0  # of one row of a matrix in memory, whether or not the size follows the rows
+
+
+class Value(NamedTuple):
+    """A number of a launch."""
+
+    name: str  # "alpha"
+    is_integer: bool
+    default: float
 
 
 class Slots(NamedTuple):
     all: tuple[Slot, ...]
     places: dict[str, dict[str, int]]  # of an operand's streams among them
-    formats: dict[str, codec.Format]  # of operands that have one; of packed weights only the name is true
-    packed: str  # the operand that is stored in tiles or panels, or ""
-    rows_per: int  # rows in memory for one row that a launch counts
-    default_per: int  # rows that a launch counts for one row of the problem
+    formats: dict[str, codec.Format] = {}  # of operands that have one
+    packed: str = ""  # the operand that is stored in tiles or panels
+    rows_per: int = 1  # rows in memory for one row that a launch counts
+    default_per: int = 1  # rows that a launch counts for one row of the problem
+    rows_name: str = "rows"  # of the launch's rows; "": the problem fixes them
+    values: tuple[Value, ...] = ()  # of a launch
 
 
 def slots(problem: Any, launch: bool) -> Slots:
     """What a launch of the problem takes, or its computation on the host: there, sizes are exactly the buffers'."""
-    fields, op = problem.fields, problem.op
-    groups = int(fields.get("groups", 0)) if op == "gemm" else 0
-    masked = fields.get("group_layout") == "masked"
-    # Of contiguous groups a launch counts the rows of all, elsewhere those of each.
-    rows_per = groups if groups and (masked or not launch) else 1
-    packed = "tiles" if op == "pack" else "w" if fields.get("pack") in PACKED else ""
-    cols = _COLS.get(op, {})
+    rows = problem.rows_info()
+    packed, memory_rows = "", 1
     found: dict[str, codec.Format] = {}
     out = []
-    for buffer in problem.buffers:
-        operand, _, stream = buffer.name.partition(".")
-        stream = stream or "data"
-        same = _FORMATS.get(op, {}).get(operand, operand)
-        name = fields.get(operand + "_from") or fields.get(same)
-        format = None
-        if operand in cols and name is not None:
-            format = found[operand] = codec.find(name)
+    for info in problem.buffer_infos():
+        name, kind = _c.string(info.name), _c.string(info.format)
+        operand, dot, stream = name.partition(".")
+        if dot and not kind:
+            packed = operand
+        format = codec.find(kind) if kind not in ("", "int64") else None
+        if format is not None:
+            found[operand] = format
         dtypes: tuple[str, ...] = ()
-        item, width, size = 1, 0, buffer.bytes
-        align = 16 if stream == "data" and operand not in ("bias", "amax") else 1  # of the others the library knows
-        if operand == "group_rows":
-            dtypes, item, align = ("int32",), 4, 4
-            if launch:  # the buffer is for the tuner, which keeps one table for every step of rows
-                size = 4 * (groups if masked else groups + 1)
-        elif operand in _NUMBERS:
-            dtype, item = _NUMBERS[operand]
-            dtypes, align = (dtype,), item
-        elif format is not None and operand != packed:
-            width = int(fields[cols[operand]]) if cols[operand] else 0
-            if op == "fused_cast" and operand == "x" and fields.get("gate"):
-                width *= 2
-            if format.is_elements:
-                dtypes = _DTYPES[format.name]
-            elif stream != "data":
-                item = format.streams[stream].bytes
+        if format is None or format.is_elements:
+            dtypes = _DTYPES.get(kind, ())
+        follows = info.row_bytes and not (launch and rows.fixed)
+        line = info.line_bytes if follows else 0
+        if follows:
+            memory_rows = info.row_bytes // line
+        item = format.streams[stream].bytes if format is not None and dot and not dtypes and stream != "data" else 1
         out.append(
             Slot(
-                buffer.name,
+                name,
                 operand,
-                stream,
-                size,
-                0 if op == "conv" and launch else buffer.row_bytes // max(groups, 1),
-                buffer.output,
-                buffer.scratch,
-                (op == "pack" and stream == "global") or (launch and operand in _OPTIONAL.get(op, ())),
+                stream or "data",
+                info.launch_bytes if launch and not follows else info.bytes,
+                line,
+                bool(info.output),
+                bool(info.scratch),
+                bool(info.optional) and (launch or not dot),
                 dtypes,
                 item,
-                width,
-                align,
-                STRIDES.get(op, {}).get(operand, "") if launch and stream == "data" else "",
+                info.cols,
+                info.align,
+                _c.string(info.stride) if launch else "",
+                info.line_bytes,
             )
         )
-    return Slots(tuple(out), places(out), found, packed, rows_per, max(groups, 1) // rows_per)
+    per = rows.rows_per if launch else 1
+    rows_name = "" if rows.fixed else _c.string(rows.name)
+    values = tuple(_values_of(problem)) if launch else ()
+    return Slots(tuple(out), places(out), found, packed, memory_rows // per, per, rows_name, values)
+
+
+def _values_of(problem: Any) -> Iterator[Value]:
+    for info in problem.value_infos():
+        default = info.by_default.integer if info.is_integer else info.by_default.number
+        yield Value(_c.string(info.name), bool(info.is_integer), default)
+
+
+def numbers(wanted: Slots, given: dict[str, Any]) -> Any:
+    """The values of a launch, as C takes them. Raises InvalidArgument naming the one that is no such number."""
+    out = (_c.Value * len(wanted.values))()
+    for to, value in zip(out, wanted.values):
+        number = given.get(value.name, value.default)
+        if value.is_integer:
+            to.integer = _count(number, value.name, 64)
+        elif isinstance(number, bool) or not hasattr(number, "__float__"):
+            raise _errors.InvalidArgument(value.name, repr(number), "a number is required")
+        else:
+            to.number = float(number)
+    return out
 
 
 def places(slots: list[Slot]) -> dict[str, dict[str, int]]:
@@ -217,7 +206,9 @@ def _values(wanted: Slots, values: dict[str, Any]) -> list[Any]:
         places = wanted.places.get(operand)
         if places is None or (stream and stream not in places):
             raise _errors.InvalidArgument(
-                name, type(value).__name__, f"None: this problem has {', '.join(s.name for s in wanted.all)}"
+                name,
+                type(value).__name__,
+                f"None: this problem has {', '.join(s.name for s in (*wanted.all, *wanted.values))}",
             )
         if stream:
             out[places[stream]] = value
@@ -315,10 +306,10 @@ def _take_stride(slot: Slot, view: View, bound: Bound) -> None:
     bound.strides[slot.stride] = elements
 
 
-def _count(value: int, name: str) -> int:
+def _count(value: int, name: str, bits: int = 63) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _errors.InvalidArgument(name, repr(value), "an integer is required")
     value = value.__index__()
-    if not 0 <= value < 1 << 63:
-        raise _errors.InvalidArgument(name, str(value), "0 or more")
+    if not 0 <= value < 1 << bits:
+        raise _errors.InvalidArgument(name, str(value), "0 or more" if bits == 63 else f"0 to 2^{bits} - 1")
     return value

@@ -19,22 +19,6 @@ from .problem import Problem, as_problem, read_workload
 Progress = Union[None, bool, Callable[[str, int, int], Any]]
 
 _LEVELS = ("error", "warning", "info", "debug")
-# The struct of an operation's launch, its field with the rows, and the C function.
-_LAUNCHES: dict[str, tuple[Any, str, str]] = {
-    "gemm": (_c.GemmArgs, "m", "tw_launch_gemm_args"),
-    "conv": (_c.ConvArgs, "", "tw_launch_conv"),
-    "cast": (_c.CastArgs, "rows", "tw_launch_cast"),
-    "fused_cast": (_c.FusedCastArgs, "rows", "tw_launch_fused_cast"),
-    "amax": (_c.AmaxArgs, "rows", "tw_launch_amax"),
-    "fake_quant": (_c.AffineFakeQuantArgs, "rows", "tw_launch_fake_quant"),
-    "fp4_fake_quant": (_c.FakeQuantArgs, "rows", "tw_launch_fp4_fake_quant"),
-    "dynamic_block_quantize": (_c.FakeQuantArgs, "rows", "tw_launch_dynamic_block_quantize"),
-    "unscale": (_c.UnscaleArgs, "pieces", "tw_launch_unscale"),
-    "update_scale": (_c.UpdateScaleArgs, "", "tw_launch_update_scale"),
-    "pack": (_c.PackArgs, "", "tw_launch_pack"),
-    "transpose": (_c.TransposeArgs, "", "tw_launch_transpose"),
-}
-
 
 class Kernel(Handle):
     """A prepared problem: for any number of rows, launched from any thread, safe under stream capture. It must outlive
@@ -47,99 +31,44 @@ class Kernel(Handle):
         """The problem or task that it computes."""
         self.device = device
 
-    def launch(
-        self,
-        stream: Any = None,
-        *,
-        x: Any = None,
-        w: Any = None,
-        y: Any = None,
-        m: int | None = None,
-        rows: int | None = None,
-        bias: Any = None,
-        c: Any = None,
-        workspace: Any = None,
-        group_rows: Any = None,
-        tiles: Any = None,
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        factor: float = 1.0,
-        ldx: int = 0,
-        ldy: int = 0,
-        ldc: int = 0,
-        seed: int = 0,
-        **buffers: Any,
-    ) -> None:
+    def launch(self, stream: Any = None, *, rows: int | None = None, **arguments: Any) -> None:
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
         default stream). Compiles, allocates and waits for nothing.
 
-        gemm: x, w, y, and bias, c, workspace, group_rows as the problem has them. conv: x, w, y, and bias, residual,
-        cache, amax, workspace as the problem has them, contiguous in its layouts (of PyTorch's channels_last tensors
-        pass x.permute(0, 2, 3, 1)). cast: x, y. fused_cast: x, y, and bias, weight, residual and residual_out (which
-        may be one array) as the problem has them. amax: x, amax, workspace (8 bytes, zero at first). fake_quant: x, y,
-        scale, zero_point (or none), and as its gradient needs dy, dscale, workspace, factor. fp4_fake_quant and
-        dynamic_block_quantize: x, y, amax. unscale: table (unscale_pieces()), scale, found_inf, workspace (8 bytes, zero
-        at first), and x and y where pieces are counted from those; rows are its pieces. update_scale: scale, good_steps,
-        found_inf, new_scale, new_good_steps. pack: w, tiles. transpose: x, y.
-        A kernel of one's own: the task's buffers by name. An operand is an array in the GPU's memory, a tuple (data,
-        scales, global_scale), a Streams, or an address. Arrays are of the format's type or of uint8; a
-        gemm's x [m, k], w [n, k], y and c [m, n], bias [n]; rows of x, y and c may lie apart (ldx, ldy, ldc, in
-        elements, follow from the array).
+        arguments: what the problem has (Problem.buffers, Problem.values), by name. Buffers are named by operand, x, or
+        by stream, **{"x.scales": array}: an array in the GPU's memory, a tuple (data, scales, global_scale), a Streams,
+        or an address. Arrays are of the format's type or of uint8; a gemm's x [m, k], w [n, k], y and c [m, n], bias
+        [n], whose rows may lie apart (ldx, ldy and ldc follow from the array, or are given in elements). A conv's are
+        contiguous in its layouts (of PyTorch's channels_last tensors pass x.permute(0, 2, 3, 1)). A workspace is zero
+        when first used. Values are numbers: alpha and beta, the factors of this call; a cast's seed, of 64 bits.
+        A kernel of one's own: the task's arrays by name.
 
-        m, or rows: tokens of this call, with contiguous groups those of all. None: as many as the first array has, and
-        all others exactly as many; a number: arrays may have room for more. alpha, beta: factors of this call. seed: of a
-        cast with rounding=stochastic, 64 bits.
+        rows: of this call, also by the problem's name for them (m of a gemm, pieces of an unscale); with contiguous
+        groups those of all. None: as many as the first array has, and all others exactly as many; a number: arrays may
+        have room for more.
 
         Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
         must stay allocated until the launch has ended."""
-        given = (("x", x), ("w", w), ("y", y), ("bias", bias), ("c", c), ("workspace", workspace))
-        more = (("group_rows", group_rows), ("tiles", tiles), *buffers.items())
-        values = {name: value for name, value in (*given, *more) if value is not None}
         on = stream_handle(stream)
-        count = m if rows is None else rows
-        if m is not None and rows is not None and m != rows:
-            raise _errors.InvalidArgument("rows", str(rows), f"None, or {m}, which m is")
+        given = {name: value for name, value in arguments.items() if value is not None}
         if not isinstance(self.subject, Problem):
-            self._launch_task(self.subject, values, on, count)
+            self._launch_task(self.subject, given, on, rows)
             return
-        if self.subject.op not in _LAUNCHES:
-            raise _errors.Unsupported("operation", self.subject.op, f"one of {', '.join(_LAUNCHES)}")
-        kind, rows_field, function = _LAUNCHES[self.subject.op]
-        if count is not None and not rows_field:
-            raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {self.subject.op} has no rows")
         wanted = self.subject.slots(True)
-        strides = {name: value for name, value in (("ldx", ldx), ("ldy", ldy), ("ldc", ldc)) if value}
+        count = given.pop(wanted.rows_name, rows) if wanted.rows_name else rows
+        if rows is not None and count != rows:
+            raise _errors.InvalidArgument("rows", str(rows), f"None, or {count}, which {wanted.rows_name} is")
+        if count is not None and not wanted.rows_name:
+            raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {self.subject.op} has no rows")
+        numbers = {value.name: given.pop(value.name) for value in wanted.values if value.name in given}
+        strides = {slot.stride: numbers[slot.stride] for slot in wanted.all if numbers.get(slot.stride)}
         default = self.subject.rows * wanted.default_per
-        bound = _operands.bind(wanted, values, count, default, strides, self.device.ordinal, on)
+        bound = _operands.bind(wanted, given, count, default, strides, self.device.ordinal, on)
         try:
-            args = kind()
-            if rows_field:
-                setattr(args, rows_field, bound.rows)
-            for slot, pointer in zip(wanted.all, bound.pointers):
-                place = getattr(args, slot.operand)
-                if isinstance(place, _c.Operand):
-                    setattr(place, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
-                else:
-                    setattr(args, slot.operand, pointer or None)
-            if hasattr(kind, "seed"):
-                if not 0 <= seed < 1 << 64:
-                    raise _errors.InvalidArgument("seed", str(seed), "0 to 2^64 - 1")
-                args.seed = seed
-            elif seed:
-                raise _errors.InvalidArgument("seed", str(seed), "0: only casts have one")
-            if hasattr(kind, "alpha"):
-                args.alpha, args.beta = alpha, beta
-            elif alpha != 1 or beta != 1:
-                raise _errors.InvalidArgument("alpha", f"{alpha}, beta = {beta}", "1: only gemm and conv have factors")
-            if hasattr(kind, "factor"):
-                args.factor = factor
-            elif factor != 1:
-                raise _errors.InvalidArgument("factor", f"{factor}", "1: only fake_quant has one")
-            for name, elements in bound.strides.items():
-                if not hasattr(kind, name):
-                    raise _errors.InvalidArgument(name, str(elements), "0: only a gemm has strides")
-                setattr(args, name, elements)
-            getattr(lib, function)(self, on, ctypes.byref(args))
+            values = _operands.numbers(wanted, {**numbers, **bound.strides})
+            pointers = (ctypes.c_void_p * len(bound.pointers))(*bound.pointers)
+            taken = bound.rows if wanted.rows_name else self.subject.rows
+            lib.tw_launch_buffers(self, on, pointers, len(pointers), taken, values, len(values))
         finally:
             bound.close()
 

@@ -276,4 +276,4 @@ def _slots(arrays: Sequence[Array], numpy: Any) -> _operands.Slots:
                 stride="",
             )
         )
-    return _operands.Slots(tuple(out), _operands.places(out), {}, "", 1, 1)
+    return _operands.Slots(tuple(out), _operands.places(out))

@@ -22,6 +22,8 @@ class Buffer(NamedTuple):
     row_bytes: int
     output: bool
     scratch: bool
+    optional: bool = False
+    """Whether a launch may go without it."""
 
 
 class HostCheck(NamedTuple):
@@ -105,15 +107,37 @@ class Problem(Handle):
     @property
     def buffers(self) -> list[Buffer]:
         """What a launch reads and writes. Packed weights are listed as packed."""
-        out = []
-        for i in range(lib.tw_problem_buffer_count(self._open())):
-            info = _c.BufferInfo()
-            lib.tw_problem_buffer(self, i, ctypes.byref(info))
-            out.append(Buffer(_c.string(info.name), info.bytes, info.row_bytes, bool(info.output), bool(info.scratch)))
-        return out
+        return [
+            Buffer(_c.string(i.name), i.bytes, i.row_bytes, bool(i.output), bool(i.scratch), bool(i.optional))
+            for i in self.buffer_infos()
+        ]
+
+    @property
+    def values(self) -> dict[str, float]:
+        """The numbers that a launch takes beside its buffers, and what they are where it gives none."""
+        return {value.name: value.default for value in self.slots(True).values}
+
+    # ---- what a launch takes, as C says it (for the package itself)
+
+    def buffer_infos(self) -> list[_c.BufferInfo]:
+        return self._infos(lib.tw_problem_buffer_count, lib.tw_problem_buffer, _c.BufferInfo)
+
+    def value_infos(self) -> list[_c.ValueInfo]:
+        return self._infos(lib.tw_problem_value_count, lib.tw_problem_value, _c.ValueInfo)
+
+    def rows_info(self) -> _c.RowsInfo:
+        info = _c.RowsInfo()
+        lib.tw_problem_rows_info(self, ctypes.byref(info))
+        return info
+
+    def _infos(self, count: Any, of: Any, kind: Any) -> list[Any]:
+        infos = [kind() for _ in range(count(self._open()))]
+        for i, info in enumerate(infos):
+            of(self, i, ctypes.byref(info))
+        return infos
 
     def slots(self, launch: bool) -> _operands.Slots:
-        """Of its launches, or of its computation on the host. (For the package itself.)"""
+        """Of its launches, or of its computation on the host."""
         if launch not in self._slots:
             self._slots[launch] = _operands.slots(self, launch)
         return self._slots[launch]
@@ -157,14 +181,14 @@ class Problem(Handle):
         parts = [values.get(slot.name) for slot in slots]
         if operand in values:
             return values[operand]
-        format = wanted.formats.get(operand)
-        rows = self.rows * wanted.rows_per
+        format, cols = wanted.formats.get(operand), slots[0].cols
+        rows = slots[0].bytes // slots[0].line_bytes if slots[0].line_bytes else 1
         if operand == wanted.packed or format is None:
             return codec.Streams(**{_member(slot.stream): part for slot, part in zip(slots, parts)})
         if format.is_elements:
-            return _arrays.typed(parts[0], format.name, (rows, slots[0].cols) if slots[0].cols else (-1,))
+            return _arrays.typed(parts[0], format.name, (rows, cols) if cols > 1 else (-1,))
         streams = {_member(slot.stream): part for slot, part in zip(slots, parts)}
-        return codec.Encoded(format, rows, slots[0].cols, **streams)
+        return codec.Encoded(format, rows, cols, **streams)
 
     # ---- packed weights on the host
 
@@ -260,6 +284,8 @@ class _HostBuffers:
         buffers = problem.buffers
         values = dict(values)
         for slot, buffer in zip(wanted.all, buffers):
+            if slot.optional and values.get(slot.operand) is None:
+                values[slot.operand] = _arrays.allocate(buffer.bytes)
             if slot.operand == "group_rows" and values.get("group_rows") is not None:
                 values["group_rows"] = _last_table(values["group_rows"], buffer.bytes)
         self._bound = _operands.bind(wanted, values, problem.rows, problem.rows, {}, None, None)

@@ -73,13 +73,9 @@ class AmaxOperation final : public OperationOf<Amax, Fields> {
 
   void describe_task(const Amax& a, Task& task) const override {
     task.weights = 0;
-    const int x = add_matrix(task, "x", {a.x, a.rows, a.cols}, true, false).data;
-    const int amax = add_matrix(task, "amax", {Format::parse("f32"), 1, 1}, false, true).data;
-    const int workspace = static_cast<int>(task.buffers.size());
+    add_matrix(task, "x", {a.x, a.rows, a.cols}, true, false);
+    add_matrix(task, "amax", {Format::parse("f32"), 1, 1}, false, true);
     task.buffers.push_back({.name = "workspace", .bytes = Amax::kWorkspace, .fill = {}, .scratch = true});
-    task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
-      return tilewright::bytes_of(AmaxArgs{at[x], static_cast<float*>(at[amax]), at[workspace], rows});
-    };
     task.verify_rows = verify_rows_of(a.rows, static_cast<double>(a.cols));
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                  std::span<const std::vector<std::byte>>,

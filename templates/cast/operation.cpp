@@ -84,6 +84,7 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     c.cols = cast.cols;
     add_pointers(c.pointers, {"x.data", "x.scales", "x.global"}, offsetof(CastArgs, x), cast.x);
     add_pointers(c.pointers, {"y.data", "y.scales", "y.global"}, offsetof(CastArgs, y), cast.y);
+    c.integers = {{"seed", offsetof(CastArgs, seed)}};
     const tw::cast::Shape shape{cast.cols, cast.encoder, 0};
     c.constants.resize(sizeof shape);
     std::memcpy(c.constants.data(), &shape, sizeof shape);
@@ -92,11 +93,9 @@ class CastOperation final : public OperationOf<Cast, Fields> {
 
   void describe_task(const Cast& c, Task& task) const override {
     task.weights = 0;
-    const Matrix x = add_matrix(task, "x", {c.x, c.rows, c.cols, 1.0f, false}, true, false);
-    const Matrix y = add_matrix(task, "y", {c.y, c.rows, c.cols, 1.0f, false}, true, true);
-    task.arguments = [=](std::span<void* const> pointers, std::int64_t rows) {
-      return tilewright::bytes_of(CastArgs{operand(x, pointers), operand(y, pointers), rows, kTaskSeed});
-    };
+    add_matrix(task, "x", {c.x, c.rows, c.cols, 1.0f, false}, true, false);
+    add_matrix(task, "y", {c.y, c.rows, c.cols, 1.0f, false}, true, true);
+    task.arguments = arguments_by(contract_of(c), {{.integer = kTaskSeed}});
     task.verify_rows = verify_rows_of(c.rows, static_cast<double>(c.cols));
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                  std::span<const std::vector<std::byte>>, std::int64_t rows) {

@@ -55,11 +55,7 @@ struct Operands {
       slack.push_back(static_cast<float>(rounding) * std::fabs(w[i]));
     if (c.bias) bias = decoded(matrix(task, "bias"), buffers);
     if (c.residual) residual = decoded(matrix(task, "residual"), buffers);
-    if (c.cache) {
-      Matrix m = matrix(task, "cache");
-      m.global = matrix(task, "x").global;  // one tensor with x
-      cache = decoded(m, buffers);
-    }
+    if (c.cache) cache = decoded(matrix(task, "cache"), buffers);
     if (c.quant_act.block) amax = *static_cast<const float*>(operand(matrix(task, "amax"), buffers).data);
   }
   std::int64_t output_at(std::int64_t pixel, std::int64_t channel) const {

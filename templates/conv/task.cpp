@@ -53,14 +53,14 @@ Contract contract(const Conv& conv) {
   c.rows = g.m, c.cols = g.n;
   gemm::add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(ConvArgs, x), conv.x);
   gemm::add_weights(c, g, offsetof(ConvArgs, w));
-  c.pointers.push_back({"y", offsetof(ConvArgs, y), 16, true});
   if (conv.bias)
     c.pointers.push_back(
         {"bias", offsetof(ConvArgs, bias), static_cast<std::uint32_t>(fast_path(*conv.bias).element_bytes), true});
   if (conv.residual) c.pointers.push_back({"residual", offsetof(ConvArgs, residual), 16, true});
   if (conv.cache) c.pointers.push_back({"cache", offsetof(ConvArgs, cache), 16, true});
-  if (conv.workspace) c.pointers.push_back({"workspace", offsetof(ConvArgs, workspace), 16, true});
   if (conv.quant_act.block) c.pointers.push_back({"amax", offsetof(ConvArgs, amax), alignof(float), true});
+  c.pointers.push_back({"y", offsetof(ConvArgs, y), 16, true});
+  if (conv.workspace) c.pointers.push_back({"workspace", offsetof(ConvArgs, workspace), 16, true});
   c.factors.push_back({"alpha", offsetof(ConvArgs, alpha), nullptr});
   c.factors.push_back({"beta", offsetof(ConvArgs, beta), conv.residual ? nullptr : "the problem has no residual"});
   const tw::conv::Shape shape = shape_of(conv);
@@ -80,33 +80,21 @@ void describe(const Conv& conv, Task& task) {
                       least_deviation(conv.x, 1.0f), inverse};
   const Matrix x = add_matrix(task, "x", input, false, false);
   task.weights = static_cast<int>(task.matrices.size());
-  const Matrix w = gemm::add_weights(task, g);
-  int bias = -1, residual = -1, cache = -1, amax = -1, workspace = -1;
-  if (conv.bias)
-    bias = add_matrix(task, "bias", {*conv.bias, 1, g.n, least_deviation(*conv.bias, 1.0f), false}, false, false).data;
-  if (conv.residual)
-    residual = add_matrix(task, "residual", {*conv.residual, g.m, g.n, 1.0f, false}, false, false).data;
+  gemm::add_weights(task, g);
+  if (conv.bias) add_matrix(task, "bias", {*conv.bias, 1, g.n, least_deviation(*conv.bias, 1.0f), false}, false, false);
+  if (conv.residual) add_matrix(task, "residual", {*conv.residual, g.m, g.n, 1.0f, false}, false, false);
   if (conv.cache) {
     Content before = input;
     before.rows = conv.n * conv.cache * plane;
-    cache = add_matrix(task, "cache", before, false, false).data;  // its scale of the tensor is x's
+    add_matrix(task, "cache", before, false, false);
+    if (x.global >= 0) task.buffers.pop_back(), task.matrices.back().global = x.global;  // its scale of the tensor
   }
-  if (conv.quant_act.block) amax = fp4_fake_quant::add_amax(task);
-  const int y = add_matrix(task, "y", {conv.y, g.m, g.n, 1.0f, false}, false, true).data;
-  if (conv.workspace) {
-    workspace = static_cast<int>(task.buffers.size());
+  if (conv.quant_act.block) fp4_fake_quant::add_amax(task);
+  add_matrix(task, "y", {conv.y, g.m, g.n, 1.0f, false}, false, true);
+  if (conv.workspace)
     task.buffers.push_back(
         {.name = "workspace", .bytes = static_cast<std::size_t>(conv.workspace), .fill = {}, .scratch = true});
-  }
-  task.arguments = [=](std::span<void* const> pointers, std::int64_t) {
-    const auto at = [&](int slot) { return slot < 0 ? nullptr : pointers[static_cast<std::size_t>(slot)]; };
-    ConvArgs args;
-    args.x = operand(x, pointers);
-    args.w = operand(w, pointers);
-    args.y = at(y), args.bias = at(bias), args.residual = at(residual), args.cache = at(cache);
-    args.workspace = at(workspace), args.amax = static_cast<const float*>(at(amax));
-    return bytes_of(args);
-  };
+  for (Matrix& m : task.matrices) m.any_axes = true;
   task.verify_rows = g.m;
   const auto element = static_cast<std::size_t>(conv.y.stream_bytes(0, 1, 1));
   task.oracle_scale = (2 * sizeof(float) + element - 1) / element;

@@ -120,13 +120,13 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
     c.rows_at = offsetof(FakeQuantArgs, rows);
     c.rows_name = "rows";
     c.cols = f.cols;
-    c.pointers = {{"x", offsetof(FakeQuantArgs, x), 16, true},
-                  {"dy", offsetof(FakeQuantArgs, dy), 16, f.grad != FakeQuantGrad::none},
-                  {"y", offsetof(FakeQuantArgs, y), 16, true},
-                  {"scale", offsetof(FakeQuantArgs, scale), alignof(float), true},
-                  {"zero_point", offsetof(FakeQuantArgs, zero_point), alignof(std::int32_t), false},
-                  {"dscale", offsetof(FakeQuantArgs, dscale), alignof(float), learned(f)},
-                  {"workspace", offsetof(FakeQuantArgs, workspace), 8, learned(f) && !by_row(f)}};
+    c.pointers = {{"x", offsetof(FakeQuantArgs, x), 16, true}};
+    if (f.grad != FakeQuantGrad::none) c.pointers.push_back({"dy", offsetof(FakeQuantArgs, dy), 16, true});
+    c.pointers.push_back({"y", offsetof(FakeQuantArgs, y), 16, true});
+    c.pointers.push_back({"scale", offsetof(FakeQuantArgs, scale), alignof(float), true});
+    c.pointers.push_back({"zero_point", offsetof(FakeQuantArgs, zero_point), alignof(std::int32_t), false});
+    if (learned(f)) c.pointers.push_back({"dscale", offsetof(FakeQuantArgs, dscale), alignof(float), true});
+    if (learned(f) && !by_row(f)) c.pointers.push_back({"workspace", offsetof(FakeQuantArgs, workspace), 8, true});
     if (learned(f)) c.factors.push_back({"factor", offsetof(FakeQuantArgs, factor), nullptr});
     const Shape shape = shape_of(f);
     c.constants.resize(sizeof shape);
@@ -136,15 +136,16 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
 
   void describe_task(const FakeQuant& f, Task& task) const override {
     task.weights = 0;
-    const int x = add_matrix(task, "x", {f.x, f.rows, f.cols}, true, false).data;
-    const int dy = f.grad == FakeQuantGrad::none ? -1 : add_matrix(task, "dy", {f.x, f.rows, f.cols}, true, false).data;
-    const int y = add_matrix(task, "y", {f.x, f.rows, f.cols}, true, true).data;
+    add_matrix(task, "x", {f.x, f.rows, f.cols}, true, false);
+    if (f.grad != FakeQuantGrad::none) add_matrix(task, "dy", {f.x, f.rows, f.cols}, true, false);
+    add_matrix(task, "y", {f.x, f.rows, f.cols}, true, true);
     const std::int64_t scales = by_row(f) ? f.rows : 1;
-    const auto words = [&](const char* name, bool output, auto value) {
+    const auto words = [&](const char* name, const char* element, bool output, auto value) {
       task.buffers.push_back({.name = name,
                               .bytes = static_cast<std::size_t>(scales) * 4,
                               .output = output,
                               .row_bytes = by_row(f) ? std::size_t{4} : 0});
+      task.buffers.back().element = element;
       if (!output)
         task.buffers.back().fill = [value](std::span<std::byte> bytes, std::uint64_t seed) {
           for (std::size_t i = 0; i * 4 < bytes.size(); ++i) {
@@ -153,25 +154,17 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
             std::memcpy(&bytes[i * 4], &v, sizeof v);
           }
         };
-      return static_cast<int>(task.buffers.size()) - 1;
     };
     // Values are about N(0, 1), of which codes reach two deviations.
     const float step = 4.0f / static_cast<float>(f.qmax - f.qmin);
-    const int scale =
-        words("scale", false, [step](std::uint64_t i) { return step * (0.75f + static_cast<float>(i % 5) / 8); });
-    const int zero = words("zero_point", false, [f](std::uint64_t i) {
+    words("scale", "f32", false, [step](std::uint64_t i) { return step * (0.75f + static_cast<float>(i % 5) / 8); });
+    words("zero_point", "int32", false, [f](std::uint64_t i) {
       return static_cast<std::int32_t>(f.qmin + (f.qmax - f.qmin) / 2 + static_cast<std::int64_t>(i % 2));
     });
-    const int dscale = learned(f) ? words("dscale", true, [](std::uint64_t) { return 0.0f; }) : -1;
-    const int workspace = learned(f) && !by_row(f) ? static_cast<int>(task.buffers.size()) : -1;
-    if (workspace >= 0) task.buffers.push_back({.name = "workspace", .bytes = FakeQuant::kWorkspace, .scratch = true});
-    const float factor = task_factor(f);
-    task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
-      const auto of = [&](int i) { return i < 0 ? nullptr : at[static_cast<std::size_t>(i)]; };
-      return tilewright::bytes_of(FakeQuantArgs{of(x), of(dy), of(y), static_cast<const float*>(of(scale)),
-                                                static_cast<const std::int32_t*>(of(zero)),
-                                                static_cast<float*>(of(dscale)), of(workspace), rows, factor});
-    };
+    if (learned(f)) words("dscale", "f32", true, [](std::uint64_t) { return 0.0f; });
+    if (learned(f) && !by_row(f))
+      task.buffers.push_back({.name = "workspace", .bytes = FakeQuant::kWorkspace, .scratch = true});
+    if (learned(f)) task.arguments = arguments_by(contract_of(f), {{.number = task_factor(f)}});
     task.verify_rows = verify_rows_of(f.rows, static_cast<double>(f.cols));
     task.compare = [f, outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                     std::span<const std::vector<std::byte>> inputs,

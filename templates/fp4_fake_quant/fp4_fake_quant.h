@@ -25,6 +25,6 @@ void fake_quantize(const float* x, float* y, std::int64_t rows, std::int64_t col
 void fake_quantize_run(const float* x, float* y, std::int64_t count, int block, const float* amax);
 
 // Adds the largest magnitude of a tensor of values about N(0, 1), of which it clips some; its place among the buffers.
-int add_amax(Task& task);
+void add_amax(Task& task);
 
 }  // namespace tilewright::fp4_fake_quant

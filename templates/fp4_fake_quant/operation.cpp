@@ -100,12 +100,9 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
 
   void describe_task(const P& p, Task& task) const override {
     task.weights = 0;
-    const int x = add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false).data;
-    const int y = add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true).data;
-    const int amax = add_amax(task);
-    task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
-      return tilewright::bytes_of(Args{at[x], at[y], static_cast<const float*>(at[amax]), rows});
-    };
+    add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false);
+    add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true);
+    add_amax(task);
     task.verify_rows = verify_rows_of(p.rows, static_cast<double>(p.cols));
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                  std::span<const std::vector<std::byte>>, std::int64_t rows) {
@@ -132,13 +129,12 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
 
 }  // namespace
 
-int add_amax(Task& task) {
+void add_amax(Task& task) {
   const int amax = add_matrix(task, "amax", {Format::parse("f32"), 1, 1}, false, false).data;
   task.buffers[static_cast<std::size_t>(amax)].fill = [](std::span<std::byte> bytes, std::uint64_t) {
     constexpr float kAmax = 3.0f;
     std::memcpy(bytes.data(), &kAmax, sizeof kAmax);
   };
-  return amax;
 }
 
 const Operation& fp4_fake_quant() {

@@ -137,12 +137,6 @@ class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
         c.weight ? add_matrix(task, "weight", {*c.weight, 1, c.cols}, false, false).data : -1,
         c.residual == Residual::none ? -1 : add_matrix(task, "residual", {c.x, c.rows, c.cols}, true, false).data,
         c.residual == Residual::none ? -1 : add_matrix(task, "residual_out", {c.x, c.rows, c.cols}, true, true).data};
-    task.arguments = [at](std::span<void* const> pointers, std::int64_t rows) {
-      const auto pointer = [&](int i) { return i < 0 ? nullptr : pointers[static_cast<std::size_t>(i)]; };
-      return tilewright::bytes_of(FusedCastArgs{pointer(at.x.data), operand(at.y, pointers), pointer(at.bias),
-                                                pointer(at.weight), pointer(at.residual), pointer(at.residual_out),
-                                                rows});
-    };
     // The host computes an element a thousand times as slowly as an oracle on the device multiplies and adds.
     task.verify_rows = verify_rows_of(c.rows, 1000 * static_cast<double>(c.cols));
     std::vector<std::size_t> output_bytes;  // of a row; 0: an input

@@ -151,10 +151,13 @@ Contract contract(const Gemm& g) {
   c.cols = g.n;
   add_operand(c, {"x.data", "x.scales", "x.global"}, offsetof(GemmArgs, x), g.x_stored());
   add_weights(c, g, offsetof(GemmArgs, w));
-  c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
   if (g.bias)
     c.pointers.push_back(
         {"bias", offsetof(GemmArgs, bias), static_cast<std::uint32_t>(fast_path(*g.bias).element_bytes), true});
+  if (g.c) c.pointers.push_back({"c", offsetof(GemmArgs, c), 16, true});
+  c.pointers.push_back({"y", offsetof(GemmArgs, y), 16, true});
+  if (g.groups) c.pointers.push_back({"group_rows", offsetof(GemmArgs, group_rows), 4, true});
+  if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
   // Rows of elements, with a scale per row or without, that are whole 16-byte pieces are read as such, so they have to
   // start on one.
   const Format x = as_bytes(g).x_stored();
@@ -172,11 +175,11 @@ Contract contract(const Gemm& g) {
                                 : row % 4 == 0          ? 4 / bytes
                                 : row % 2 == 0          ? std::max(2 / bytes, 1)
                                                         : 1;
-  c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, signs(g) ? multiple * g.x.block() : multiple});
-  c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1});
+  c.strides.push_back({"ldx", offsetof(GemmArgs, ldx), g.k, signs(g) ? multiple * g.x.block() : multiple,
+                       offsetof(GemmArgs, x) + offsetof(Operand, data)});
+  c.strides.push_back({"ldy", offsetof(GemmArgs, ldy), g.n, 1, offsetof(GemmArgs, y)});
   if (g.c) {
-    c.pointers.push_back({"c", offsetof(GemmArgs, c), 16, true});
-    c.strides.push_back({"ldc", offsetof(GemmArgs, ldc), g.n, 1});
+    c.strides.push_back({"ldc", offsetof(GemmArgs, ldc), g.n, 1, offsetof(GemmArgs, c)});
     const auto matrix = [&](std::size_t pointer, std::size_t stride, Format f) {
       return MatrixRule{static_cast<std::uint32_t>(pointer), static_cast<std::uint32_t>(stride), g.n,
                         fast_path(f).element_bytes};
@@ -197,8 +200,6 @@ Contract contract(const Gemm& g) {
   const bool exact = fast_path(g.y).element == Element::i32;
   c.factors.push_back({"alpha", offsetof(GemmArgs, alpha), exact ? "y=int32 is exact" : nullptr});
   c.factors.push_back({"beta", offsetof(GemmArgs, beta), g.c ? nullptr : "the problem has no c"});
-  if (g.workspace) c.pointers.push_back({"workspace", offsetof(GemmArgs, workspace), 16, true});
-  if (g.groups) c.pointers.push_back({"group_rows", offsetof(GemmArgs, group_rows), 4, true});
   const tw::gemm::Shape shape{g.n,
                               g.k,
                               static_cast<float>(g.alpha),

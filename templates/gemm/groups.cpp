@@ -53,6 +53,8 @@ void stack(std::span<Buffer> buffers, int groups) {
 Buffer group_rows_buffer(const Gemm& g) {
   Buffer b;
   b.name = "group_rows";
+  b.element = "int32";
+  b.launch_bytes = static_cast<std::size_t>(table_size(g)) * sizeof(std::int32_t);
   const int steps = row_step(g.m) + 1;
   b.bytes = static_cast<std::size_t>(steps * table_size(g)) * sizeof(std::int32_t);
   b.fill = [g, steps](std::span<std::byte> bytes, std::uint64_t seed) {

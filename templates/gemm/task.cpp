@@ -29,39 +29,31 @@ void describe(const Gemm& g, Task& task) {
   // its codes as that allows.
   const Format from = g.x_stored();
   const std::int64_t x_rows = g.x_rows(), matrices = std::max(g.groups, 1);
-  const Matrix x = add_matrix(task, "x", {from, x_rows, g.k, least_deviation(from, 1.0f), inverse}, true, false);
+  add_matrix(task, "x", {from, x_rows, g.k, least_deviation(from, 1.0f), inverse}, true, false);
   if (!g.groups) task.weights = static_cast<int>(task.matrices.size());  // a tensor is one matrix
   const std::size_t before_w = task.buffers.size();
-  const Matrix w = add_weights(task, one_group(g));
+  add_weights(task, one_group(g));
   if (g.groups) stack(std::span(task.buffers).subspan(before_w), g.groups);
-  int bias = -1, c = -1, workspace = -1, group_rows = -1;
-  if (g.bias)
-    bias = add_matrix(task, "bias", {*g.bias, matrices, g.n, least_deviation(*g.bias, 1.0f), false}, false, false).data;
-  if (g.c) c = add_matrix(task, "c", {*g.c, g.m, g.n, 1.0f, false}, true, false).data;
-  const int y = add_matrix(task, "y", {g.y, x_rows, g.n, 1.0f, false}, true, true).data;
+  int group_rows = -1;
+  if (g.bias) add_matrix(task, "bias", {*g.bias, matrices, g.n, least_deviation(*g.bias, 1.0f), false}, false, false);
+  if (g.c) add_matrix(task, "c", {*g.c, g.m, g.n, 1.0f, false}, true, false);
+  add_matrix(task, "y", {g.y, x_rows, g.n, 1.0f, false}, true, true);
   if (g.groups) {
     for (Buffer& b : task.buffers) b.row_bytes *= static_cast<std::size_t>(g.groups);  // of a row of each
     group_rows = static_cast<int>(task.buffers.size());
     task.buffers.push_back(group_rows_buffer(g));
   }
-  if (g.workspace) {
-    workspace = static_cast<int>(task.buffers.size());
+  if (g.workspace)
     task.buffers.push_back(
         {.name = "workspace", .bytes = static_cast<std::size_t>(g.workspace), .fill = {}, .scratch = true});
-  }
-  task.arguments = [=](std::span<void* const> pointers, std::int64_t rows) {
-    const auto at = [&](int slot) { return slot < 0 ? nullptr : pointers[static_cast<std::size_t>(slot)]; };
-    GemmArgs args;
-    args.x = operand(x, pointers);
-    args.w = operand(w, pointers);
-    args.y = at(y);
-    args.bias = at(bias);
-    args.m = g.groups && g.group_layout == GroupLayout::contiguous ? rows * g.groups : rows;
-    args.c = at(c);
-    args.workspace = at(workspace);
-    if (group_rows >= 0) args.group_rows = static_cast<const std::int32_t*>(at(group_rows)) + group_rows_at(g, rows);
-    return bytes_of(args);
-  };
+  // Each step of rows has its own table.
+  if (group_rows >= 0)
+    task.arguments = [=, plain = arguments_by(contract(g))](std::span<void* const> pointers, std::int64_t rows) {
+      std::vector<void*> of_launch(pointers.begin(), pointers.end());
+      void*& table = of_launch[static_cast<std::size_t>(group_rows)];
+      table = static_cast<std::int32_t*>(table) + group_rows_at(g, rows);
+      return plain(of_launch, rows);
+    };
   task.verify_rows =
       verify_rows_of(g.m, static_cast<double>(g.n) * static_cast<double>(g.k) * static_cast<double>(matrices));
   const auto element = static_cast<std::size_t>(g.y.stream_bytes(0, 1, 1));

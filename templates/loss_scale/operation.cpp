@@ -127,7 +127,8 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
   void describe_task(const Unscale& u, Task& task) const override {
     task.weights = 0;
     const int x = add_matrix(task, "x", {u.x, u.pieces, u.elements}, true, false).data;
-    const int y = add_matrix(task, "y", {u.x, u.pieces, u.elements}, true, true).data;
+    add_matrix(task, "y", {u.x, u.pieces, u.elements}, true, true);
+    for (Matrix& m : task.matrices) m.any_axes = true;
     Buffer& values = task.buffers[static_cast<std::size_t>(x)];
     values.fill = [u, plain = values.fill](std::span<std::byte> bytes, std::uint64_t seed) {
       plain(bytes, seed);
@@ -136,32 +137,32 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
       if (seed % 2 == 0 && at + 4 <= bytes.size())  // found_inf is 1 then
         u.x.info().encode(&infinity, 1, 1, {&bytes[at], nullptr, nullptr}, 0);
     };
-    const int table = static_cast<int>(task.buffers.size());
     task.buffers.push_back({.name = "table",
                             .bytes = static_cast<std::size_t>(u.pieces) * sizeof(UnscalePiece),
                             .row_bytes = sizeof(UnscalePiece),
-                            .fill = [u](std::span<std::byte> bytes, std::uint64_t) {
-                              const auto pieces = static_cast<std::int64_t>(bytes.size() / sizeof(UnscalePiece));
-                              for (std::int64_t i = 0; i < pieces; ++i) {
-                                const UnscalePiece piece = task_piece(u, i, pieces);
-                                std::memcpy(&bytes[static_cast<std::size_t>(i) * sizeof piece], &piece, sizeof piece);
-                              }
-                            }});
+                            .fill =
+                                [u](std::span<std::byte> bytes, std::uint64_t) {
+                                  const auto pieces = static_cast<std::int64_t>(bytes.size() / sizeof(UnscalePiece));
+                                  for (std::int64_t i = 0; i < pieces; ++i) {
+                                    const UnscalePiece piece = task_piece(u, i, pieces);
+                                    std::memcpy(&bytes[static_cast<std::size_t>(i) * sizeof piece], &piece,
+                                                sizeof piece);
+                                  }
+                                },
+                            .element = "int64"});
     const int scale = add_matrix(task, "scale", {Format::parse("f32"), 1, 1}, false, false).data;
     task.buffers[static_cast<std::size_t>(scale)].fill = [](std::span<std::byte> bytes, std::uint64_t) {
       constexpr float kScale = 1536;  // no power of two, so that products are rounded
       std::memcpy(bytes.data(), &kScale, sizeof kScale);
     };
-    const int found = add_matrix(task, "found_inf", {Format::parse("f32"), 1, 1}, false, true).data;
-    const int workspace = static_cast<int>(task.buffers.size());
+    add_matrix(task, "found_inf", {Format::parse("f32"), 1, 1}, false, true);
+    // What launches find is their own.
+    task.buffers.push_back(
+        {.name = "found_before",
+         .bytes = sizeof(float),
+         .fill = [](std::span<std::byte> bytes, std::uint64_t) { std::ranges::fill(bytes, std::byte{0}); },
+         .element = "f32"});
     task.buffers.push_back({.name = "workspace", .bytes = Unscale::kWorkspace, .scratch = true});
-    task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
-      UnscaleArgs args;
-      args.x = at[x], args.y = at[y], args.table = static_cast<const UnscalePiece*>(at[table]);
-      args.scale = static_cast<const float*>(at[scale]), args.found_inf = static_cast<float*>(at[found]);
-      args.workspace = at[workspace], args.pieces = rows;
-      return tilewright::bytes_of(args);
-    };
     task.verify_rows = verify_rows_of(u.pieces, static_cast<double>(u.elements));
     // Bytes between pieces are nobody's, and a kernel leaves them as they are: all alike.
     task.compare = [u](std::span<const std::byte> got, std::span<const std::byte> oracle,
@@ -202,7 +203,8 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
       const float v = tw::loss_scale::unscaled(from[i], inverse.factor);
       u.x.info().encode(&v, 1, 1, {y.data() + i * element, nullptr, nullptr}, 0);
     });
-    const float found = inverse.bad || tw::is_nan(seen) ? 1.0f : 0.0f;
+    const bool before = float_at(of(task, buffers, "found_before")) != 0;
+    const float found = before || inverse.bad || tw::is_nan(seen) ? 1.0f : 0.0f;
     std::memcpy(of(task, buffers, "found_inf").data(), &found, sizeof found);
   }
 
@@ -211,7 +213,7 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
     const std::vector<float> from = decoded(matrix(task, "x"), buffers), to = decoded(matrix(task, "y"), buffers);
     const float scale = float_at(of(task, buffers, "scale"));
     const double factor = static_cast<float>(1.0 / static_cast<double>(scale));
-    bool found = !(scale > 0 && std::isfinite(scale));
+    bool found = float_at(of(task, buffers, "found_before")) != 0 || !(scale > 0 && std::isfinite(scale));
     HostCheck check;
     for_elements(u, table_of(of(task, buffers, "table")), static_cast<std::int64_t>(of(task, buffers, "x").size()),
                  [&](std::size_t i) {
@@ -289,8 +291,9 @@ class UpdateScaleOperation final : public OperationOf<UpdateScale, UpdateFields>
   }
 
   void describe_task(const UpdateScale& u, Task& task) const override {
-    const auto word = [&](const char* name, bool output, auto value) {
+    const auto word = [&](const char* name, const char* element, bool output, auto value) {
       task.buffers.push_back({.name = name, .bytes = 4, .output = output});
+      task.buffers.back().element = element;
       if (!output)
         task.buffers.back().fill = [value](std::span<std::byte> bytes, std::uint64_t seed) {
           const auto v = value(seed);
@@ -298,17 +301,13 @@ class UpdateScaleOperation final : public OperationOf<UpdateScale, UpdateFields>
           std::memcpy(bytes.data(), &v, sizeof v);
         };
     };
-    word("scale", false, [](std::uint64_t) { return 65536.0f; });
+    word("scale", "f32", false, [](std::uint64_t) { return 65536.0f; });
     // The first seed's scale grows, the second's shrinks.
-    word("good_steps", false, [last = static_cast<std::int32_t>(u.interval - 1)](std::uint64_t) { return last; });
-    word("found_inf", false, [](std::uint64_t seed) { return seed % 2 ? 0.0f : 1.0f; });
-    word("new_scale", true, [](std::uint64_t) { return 0.0f; });
-    word("new_good_steps", true, [](std::uint64_t) { return 0.0f; });
-    task.arguments = [](std::span<void* const> at, std::int64_t) {
-      return tilewright::bytes_of(UpdateScaleArgs{
-          static_cast<const float*>(at[0]), static_cast<const std::int32_t*>(at[1]), static_cast<const float*>(at[2]),
-          static_cast<float*>(at[3]), static_cast<std::int32_t*>(at[4])});
-    };
+    word("good_steps", "int32", false,
+         [last = static_cast<std::int32_t>(u.interval - 1)](std::uint64_t) { return last; });
+    word("found_inf", "f32", false, [](std::uint64_t seed) { return seed % 2 ? 0.0f : 1.0f; });
+    word("new_scale", "f32", true, [](std::uint64_t) { return 0.0f; });
+    word("new_good_steps", "int32", true, [](std::uint64_t) { return 0.0f; });
     task.verify_rows = 1;
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                  std::span<const std::vector<std::byte>>,

@@ -106,9 +106,6 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     const Matrix tiles = add_packed(task, "tiles", packed_gemm(p), deviation, !p.inverse);
     for (const int slot : {w.global, tiles.global})
       if (slot >= 0) task.buffers[static_cast<std::size_t>(slot)].output = (slot == w.global) == p.inverse;
-    task.arguments = [=](std::span<void* const> pointers, std::int64_t) {
-      return tilewright::bytes_of(PackArgs{operand(w, pointers), operand(tiles, pointers)});
-    };
     task.verify_rows = p.n;
     std::vector<bool> is_output;
     for (const Buffer& b : task.buffers) is_output.push_back(b.output);

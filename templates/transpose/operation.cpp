@@ -130,11 +130,8 @@ class TransposeOperation final : public OperationOf<Transpose, Fields> {
 
   void describe_task(const Transpose& t, Task& task) const override {
     task.weights = 0;
-    const int x = add_matrix(task, "x", {t.x, t.rows, t.cols}, false, false).data;
-    const int y = add_matrix(task, "y", {t.x, t.cols, t.rows}, false, true).data;
-    task.arguments = [=](std::span<void* const> at, std::int64_t) {
-      return tilewright::bytes_of(TransposeArgs{at[x], at[y]});
-    };
+    add_matrix(task, "x", {t.x, t.rows, t.cols}, false, false);
+    add_matrix(task, "y", {t.x, t.cols, t.rows}, false, true);
     task.verify_rows = t.rows;
     task.compare = [outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte> oracle,
                                                  std::span<const std::vector<std::byte>>,

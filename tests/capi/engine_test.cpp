@@ -169,41 +169,92 @@ TEST_CASE("a device is described, its memory is copied and bounded") {
   CHECK(fake_cuda_violation_count() == 0);
 }
 
+// A launch by buffers, which a test fills in by name.
+struct Launch {
+  Launch(const EngineHandle& engine, const Gpu& gpu, const char* text)
+      : problem(test::problem(text)), kernel(prepare(engine, problem, gpu.device)) {
+    buffers.resize(static_cast<std::size_t>(tw_problem_buffer_count(problem.get())));
+    values.resize(static_cast<std::size_t>(tw_problem_value_count(problem.get())));
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_info(i).by_default;
+    rows = tw_problem_rows(problem.get());
+  }
+  tw_buffer_info buffer_info(std::size_t i) const {
+    tw_buffer_info info = TW_BUFFER_INFO_INIT;
+    succeed([&](tw_error** e) { return tw_problem_buffer(problem.get(), static_cast<std::int32_t>(i), &info, e); });
+    return info;
+  }
+  tw_value_info value_info(std::size_t i) const {
+    tw_value_info info = TW_VALUE_INFO_INIT;
+    succeed([&](tw_error** e) { return tw_problem_value(problem.get(), static_cast<std::int32_t>(i), &info, e); });
+    return info;
+  }
+  std::string names() const {
+    std::string all;
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      all += std::string(buffer_info(i).name) + (buffer_info(i).optional ? "? " : " ");
+    for (std::size_t i = 0; i < values.size(); ++i) all += std::string("+") + value_info(i).name + " ";
+    return all;
+  }
+  void*& operator[](std::string_view name) {
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (name == buffer_info(i).name) return buffers[i];
+    FAIL("no buffer " << name << " among " << names());
+    return buffers.front();
+  }
+  tw_value& value(std::string_view name) {
+    for (std::size_t i = 0; i < values.size(); ++i)
+      if (name == value_info(i).name) return values[i];
+    FAIL("no value " << name << " among " << names());
+    return values.front();
+  }
+  tw_status operator()() const {
+    return tw_launch_buffers(kernel.get(), nullptr, buffers.data(), buffers.size(), rows, values.data(), values.size());
+  }
+  std::string refused() const {
+    const auto failure = launch_failure((*this)());
+    CHECK(failure.status == TW_INVALID_ARGUMENT);
+    return failure.field;
+  }
+
+  ProblemHandle problem;
+  KernelHandle kernel;
+  std::vector<void*> buffers;
+  std::vector<tw_value> values;
+  std::int64_t rows;
+};
+
 TEST_CASE("a convolution is launched") {
   Gpu gpu;
   const EngineHandle en = engine();
-  const ProblemHandle p = problem("conv x=f16 w=f16 y=f16 n=1 c=8 in=4x9x9 k=8 kernel=3 cache=2 residual=f16");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
   const MemoryHandle x = memory(gpu.device, 4096), w = memory(gpu.device, 8192), y = memory(gpu.device, 4096);
-  tw_conv_args args = TW_CONV_ARGS_INIT;
-  args.x.data = tw_memory_data(x.get());
-  args.w.data = tw_memory_data(w.get());
-  args.y = tw_memory_data(y.get());
-  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "residual");
-  args.residual = args.y;
-  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "cache");
-  args.cache = args.x.data;
-  REQUIRE(tw_launch_conv(kernel.get(), nullptr, &args) == TW_OK);
+  Launch launch(en, gpu, "conv x=f16 w=f16 y=f16 n=1 c=8 in=4x9x9 k=8 kernel=3 cache=2 residual=f16");
+  CHECK(launch.names() == "x.data w.data residual.data cache.data y.data +alpha +beta ");
+  launch["x.data"] = tw_memory_data(x.get());
+  launch["w.data"] = tw_memory_data(w.get());
+  launch["y.data"] = tw_memory_data(y.get());
+  CHECK(launch.refused() == "residual");
+  launch["residual.data"] = tw_memory_data(y.get());
+  CHECK(launch.refused() == "cache");
+  launch["cache.data"] = tw_memory_data(x.get());
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
-  args.struct_size = 8;
-  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "args.struct_size");
+  launch.rows = 3;
+  CHECK(launch.refused() == "rows");
   tw_gemm_args gemm = TW_GEMM_ARGS_INIT;
-  CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &gemm)).status == TW_INVALID_ARGUMENT);
+  CHECK(launch_failure(tw_launch_gemm_args(launch.kernel.get(), nullptr, &gemm)).status == TW_INVALID_ARGUMENT);
 }
 
 TEST_CASE("a convolution of fake quantized input takes amax") {
   Gpu gpu;
   const EngineHandle en = engine();
-  const ProblemHandle p = problem("conv x=f16 w=f16 y=f16 n=1 c=16 in=9x9 k=8 kernel=3 quant_act=e2m1/16 order=trsc");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
   const MemoryHandle x = memory(gpu.device, 4096), w = memory(gpu.device, 8192), y = memory(gpu.device, 4096);
-  tw_conv_args args = TW_CONV_ARGS_INIT;
-  args.x.data = tw_memory_data(x.get());
-  args.w.data = tw_memory_data(w.get());
-  args.y = tw_memory_data(y.get());
-  CHECK(launch_failure(tw_launch_conv(kernel.get(), nullptr, &args)).field == "amax");
-  args.amax = static_cast<const float*>(args.x.data);
-  REQUIRE(tw_launch_conv(kernel.get(), nullptr, &args) == TW_OK);
+  Launch launch(en, gpu, "conv x=f16 w=f16 y=f16 n=1 c=16 in=9x9 k=8 kernel=3 quant_act=e2m1/16 order=trsc");
+  launch["x.data"] = tw_memory_data(x.get());
+  launch["w.data"] = tw_memory_data(w.get());
+  launch["y.data"] = tw_memory_data(y.get());
+  CHECK(launch.refused() == "amax");
+  launch["amax.data"] = tw_memory_data(x.get());
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
 }
 
@@ -211,20 +262,17 @@ TEST_CASE("a transpose is launched") {
   Gpu gpu;
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096);
-  const ProblemHandle p = problem("transpose x=int8 rows=32 cols=128");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_transpose_args args = TW_TRANSPOSE_ARGS_INIT;
-  args.x = tw_memory_data(x.get());
+  Launch launch(en, gpu, "transpose x=int8 rows=32 cols=128");
+  CHECK(launch.names() == "x.data y.data ");
+  launch["x.data"] = tw_memory_data(x.get());
   gpu.seen.launches = 0;
-  CHECK(launch_failure(tw_launch_transpose(kernel.get(), nullptr, &args)).field == "y");
-  args.y = tw_memory_data(y.get());
-  REQUIRE(tw_launch_transpose(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(launch.refused() == "y");
+  launch["y.data"] = tw_memory_data(y.get());
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
-  CHECK(gpu.seen.x == args.x);
-  args.x = static_cast<const char*>(args.x) + 8;
-  CHECK(launch_failure(tw_launch_transpose(kernel.get(), nullptr, &args)).field == "x");
-  tw_amax_args other = TW_AMAX_ARGS_INIT;
-  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &other)).status == TW_INVALID_ARGUMENT);
+  CHECK(gpu.seen.x == launch["x.data"]);
+  launch["x.data"] = static_cast<char*>(tw_memory_data(x.get())) + 8;
+  CHECK(launch.refused() == "x");
   CHECK(gpu.seen.launches == 1);
 }
 
@@ -232,78 +280,77 @@ TEST_CASE("an amax is launched") {
   Gpu gpu;
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), amax = memory(gpu.device, 4), workspace = memory(gpu.device, 8);
-  const ProblemHandle p = problem("amax x=f16 rows=2 cols=64");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_amax_args args = TW_AMAX_ARGS_INIT;
-  args.x = tw_memory_data(x.get());
-  args.rows = 2;
+  Launch launch(en, gpu, "amax x=f16 rows=2 cols=64");
+  CHECK(launch.names() == "x.data amax.data workspace ");
+  launch["x.data"] = tw_memory_data(x.get());
   gpu.seen.launches = 0;
-  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "amax");
-  args.amax = static_cast<float*>(tw_memory_data(amax.get()));
-  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "workspace");
-  args.workspace = tw_memory_data(workspace.get());
-  REQUIRE(tw_launch_amax(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(launch.refused() == "amax");
+  launch["amax.data"] = tw_memory_data(amax.get());
+  CHECK(launch.refused() == "workspace");
+  launch["workspace"] = tw_memory_data(workspace.get());
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
-  CHECK(gpu.seen.x == args.x);
-  args.workspace = static_cast<char*>(args.workspace) + 4;
-  CHECK(launch_failure(tw_launch_amax(kernel.get(), nullptr, &args)).field == "workspace");
-  args.workspace = tw_memory_data(workspace.get());
-  args.rows = 0;
-  REQUIRE(tw_launch_amax(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(gpu.seen.x == launch["x.data"]);
+  launch["workspace"] = static_cast<char*>(tw_memory_data(workspace.get())) + 4;
+  CHECK(launch.refused() == "workspace");
+  launch["workspace"] = tw_memory_data(workspace.get());
+  launch.rows = 0;
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
+  launch.rows = -1;
+  CHECK(launch.refused() == "rows");
 }
 
-TEST_CASE("a cast of the size that was published first has no seed") {
+TEST_CASE("a cast is launched with its seed") {
   Gpu gpu;
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096), scales = memory(gpu.device, 64);
-  const ProblemHandle p = problem("cast x=f16 y=e4m3_row rows=2 cols=64 rounding=stochastic");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_cast_args args = TW_CAST_ARGS_INIT;
-  args.x.data = tw_memory_data(x.get());
-  args.y.data = tw_memory_data(y.get());
-  args.y.scales = tw_memory_data(scales.get());
-  args.rows = 2;
+  Launch launch(en, gpu, "cast x=f16 y=e4m3_row rows=2 cols=64 rounding=stochastic");
+  CHECK(launch.names() == "x.data y.data y.scales +seed ");
+  CHECK((launch.value_info(0).is_integer == 1 && launch.value_info(0).by_default.integer == 0));
+  launch["x.data"] = tw_memory_data(x.get());
+  launch["y.data"] = tw_memory_data(y.get());
+  launch["y.scales"] = tw_memory_data(scales.get());
+  launch.value("seed").integer = -2;  // 64 bits, whatever their sign
   gpu.seen.launches = 0;
-  for (const std::size_t size : {offsetof(tw_cast_args, seed), sizeof args}) {
-    args.struct_size = static_cast<std::uint32_t>(size);
-    CHECK(tw_launch_cast(kernel.get(), nullptr, &args) == TW_OK);
-  }
-  CHECK(gpu.seen.launches == 2);
-  args.struct_size = 8;
-  CHECK(launch_failure(tw_launch_cast(kernel.get(), nullptr, &args)).field == "args.struct_size");
+  static struct {  // CastArgs
+    const void *x[3], *y[3];
+    std::int64_t rows;
+    std::uint64_t seed;
+  } seen;
+  fake_cuda_set_launch_handler([](const FakeLaunch* l, void*) { std::memcpy(&seen, l->params[0], sizeof seen); },
+                               nullptr);
+  REQUIRE(launch() == TW_OK);
+  CHECK(seen.seed == static_cast<std::uint64_t>(-2));
+  CHECK((seen.rows == 2 && seen.x[0] == launch["x.data"] && seen.y[1] == launch["y.scales"]));
+  CHECK((seen.x[1] == nullptr && seen.y[2] == nullptr));
+  REQUIRE(tw_launch_buffers(launch.kernel.get(), nullptr, launch.buffers.data(), 3, 1, nullptr, 0) == TW_OK);
+  CHECK((seen.seed == 0 && seen.rows == 1));
 }
 
 TEST_CASE("a fused cast is launched") {
   Gpu gpu;
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096), scales = memory(gpu.device, 64);
-  const ProblemHandle p =
-      problem("fused_cast x=f16 y=e4m3_row rows=2 cols=64 bias=f32 residual=add norm=rms weight=f16");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_fused_cast_args args = TW_FUSED_CAST_ARGS_INIT;
+  Launch launch(en, gpu, "fused_cast x=f16 y=e4m3_row rows=2 cols=64 bias=f32 residual=add norm=rms weight=f16");
   void* const memory = tw_memory_data(x.get());
-  args.x = memory;
-  args.y.data = tw_memory_data(y.get());
-  args.y.scales = tw_memory_data(scales.get());
-  args.rows = 2;
+  launch["x.data"] = memory;
+  launch["y.data"] = tw_memory_data(y.get());
+  launch["y.scales"] = tw_memory_data(scales.get());
   gpu.seen.launches = 0;
-  const auto missing = [&] { return launch_failure(tw_launch_fused_cast(kernel.get(), nullptr, &args)).field; };
-  CHECK(missing() == "bias");
-  args.bias = memory;
-  CHECK(missing() == "weight");
-  args.weight = memory;
-  CHECK(missing() == "residual");
-  args.residual = memory;
-  CHECK(missing() == "residual_out");
-  args.residual_out = memory;
-  REQUIRE(tw_launch_fused_cast(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(launch.refused() == "bias");
+  launch["bias.data"] = memory;
+  CHECK(launch.refused() == "weight");
+  launch["weight.data"] = memory;
+  CHECK(launch.refused() == "residual");
+  launch["residual.data"] = memory;
+  CHECK(launch.refused() == "residual_out");
+  launch["residual_out.data"] = memory;
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
-  CHECK(gpu.seen.x == args.x);
-  args.x = static_cast<char*>(memory) + 8;
-  CHECK(missing() == "x");
-  args.struct_size = 8;
-  CHECK(missing() == "args.struct_size");
+  CHECK(gpu.seen.x == memory);
+  launch["x.data"] = static_cast<char*>(memory) + 8;
+  CHECK(launch.refused() == "x");
 }
 
 TEST_CASE("a fake_quant is launched") {
@@ -311,26 +358,24 @@ TEST_CASE("a fake_quant is launched") {
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), words = memory(gpu.device, 64), work = memory(gpu.device, 32776);
   float* const scale = static_cast<float*>(tw_memory_data(words.get()));
-  const ProblemHandle p = problem("fake_quant x=f16 rows=2 cols=64 grad=learned");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_affine_fake_quant_args args = TW_AFFINE_FAKE_QUANT_ARGS_INIT;
-  CHECK(args.factor == 1);
-  args.x = args.y = tw_memory_data(x.get());
-  args.rows = 2;
+  CHECK(Launch(en, gpu, "fake_quant x=f16 rows=2 cols=64").names() == "x.data y.data scale zero_point? ");
+  Launch launch(en, gpu, "fake_quant x=f16 rows=2 cols=64 grad=learned");
+  CHECK(launch.names() == "x.data dy.data y.data scale zero_point? dscale workspace +factor ");
+  CHECK((launch.value_info(0).is_integer == 0 && launch.value_info(0).by_default.number == 1));
+  launch["x.data"] = launch["y.data"] = tw_memory_data(x.get());
   gpu.seen.launches = 0;
-  const auto refused = [&] { return launch_failure(tw_launch_fake_quant(kernel.get(), nullptr, &args)).field; };
-  CHECK(refused() == "dy");
-  args.dy = args.x;
-  CHECK(refused() == "scale");
-  args.scale = scale;
-  CHECK(refused() == "dscale");
-  args.dscale = scale + 4;
-  CHECK(refused() == "workspace");
-  args.workspace = tw_memory_data(work.get());
-  args.factor = INFINITY;
-  CHECK(refused() == "factor");
-  args.factor = 0.5f;
-  REQUIRE(tw_launch_fake_quant(kernel.get(), nullptr, &args) == TW_OK);  // without zero points
+  CHECK(launch.refused() == "dy");
+  launch["dy.data"] = tw_memory_data(x.get());
+  CHECK(launch.refused() == "scale");
+  launch["scale"] = scale;
+  CHECK(launch.refused() == "dscale");
+  launch["dscale"] = scale + 4;
+  CHECK(launch.refused() == "workspace");
+  launch["workspace"] = tw_memory_data(work.get());
+  launch.value("factor").number = 1e60;  // no float
+  CHECK(launch.refused() == "factor");
+  launch.value("factor").number = 0.5;
+  REQUIRE(launch() == TW_OK);  // without zero points
   CHECK(gpu.seen.launches == 1);
 }
 
@@ -360,34 +405,30 @@ TEST_CASE("loss scaling is launched") {
   CHECK(failed(tw_unscale_pieces("f16", tensors, 2, 8, pieces, nullptr, &error)) == "piece_count");
   CHECK(failed(tw_unscale_pieces(nullptr, tensors, 2, 8, pieces, &count, &error)) == "format");
 
-  const ProblemHandle p = problem("unscale x=f16 pieces=3 elements=8");
-  const KernelHandle kernel = prepare(en, p, gpu.device);
-  tw_unscale_args args = TW_UNSCALE_ARGS_INIT;
-  args.pieces = 3;
+  Launch launch(en, gpu, "unscale x=f16 pieces=3 elements=8");
+  CHECK(launch.names() == "x.data? y.data? table scale.data found_inf.data found_before? workspace ");
   gpu.seen.launches = 0;
-  const auto refused = [&] { return launch_failure(tw_launch_unscale(kernel.get(), nullptr, &args)).field; };
-  CHECK(refused() == "table");
-  args.table = static_cast<const tw_unscale_piece*>(tw_memory_data(x.get()));
-  CHECK(refused() == "scale");
-  args.scale = word;
-  CHECK(refused() == "found_inf");
-  args.found_inf = word + 1;
-  CHECK(refused() == "workspace");
-  args.workspace = word + 3;
-  CHECK(refused() == "workspace");
-  args.workspace = word + 4;
-  REQUIRE(tw_launch_unscale(kernel.get(), nullptr, &args) == TW_OK);
-  args.pieces = 0;
-  REQUIRE(tw_launch_unscale(kernel.get(), nullptr, &args) == TW_OK);
+  CHECK(launch.refused() == "table");
+  launch["table"] = tw_memory_data(x.get());
+  CHECK(launch.refused() == "scale");
+  launch["scale.data"] = word;
+  CHECK(launch.refused() == "found_inf");
+  launch["found_inf.data"] = word + 1;
+  CHECK(launch.refused() == "workspace");
+  launch["workspace"] = word + 3;
+  CHECK(launch.refused() == "workspace");
+  launch["workspace"] = word + 4;
+  REQUIRE(launch() == TW_OK);
+  launch.rows = 0;
+  REQUIRE(launch() == TW_OK);
   CHECK(gpu.seen.launches == 1);
 
-  const ProblemHandle u = problem("update_scale interval=7");
-  const KernelHandle update = prepare(en, u, gpu.device);
-  tw_update_scale_args step = TW_UPDATE_SCALE_ARGS_INIT;
-  step.scale = word, step.found_inf = word + 1, step.new_scale = word;
-  CHECK(launch_failure(tw_launch_update_scale(update.get(), nullptr, &step)).field == "good_steps");
-  step.good_steps = step.new_good_steps = reinterpret_cast<std::int32_t*>(word + 2);
-  REQUIRE(tw_launch_update_scale(update.get(), nullptr, &step) == TW_OK);
+  Launch update(en, gpu, "update_scale interval=7");
+  update["scale"] = update["new_scale"] = word;
+  update["found_inf"] = word + 1;
+  CHECK(update.refused() == "good_steps");
+  update["good_steps"] = update["new_good_steps"] = word + 2;
+  REQUIRE(update() == TW_OK);
   CHECK(gpu.seen.launches == 2);
 }
 
@@ -395,31 +436,74 @@ TEST_CASE("fake quantizations are launched") {
   Gpu gpu;
   const EngineHandle en = engine();
   const MemoryHandle x = memory(gpu.device, 4096), amax = memory(gpu.device, 4);
-  using Launch = tw_status (*)(const tw_kernel*, tw_stream, const tw_fake_quant_args*);
-  const std::pair<const char*, Launch> launches[] = {{"fp4_fake_quant", &tw_launch_fp4_fake_quant},
-                                                     {"dynamic_block_quantize", &tw_launch_dynamic_block_quantize}};
-  for (int i = 0; i < 2; ++i) {
-    const auto& [name, launch] = launches[i];
-    const ProblemHandle p = problem((std::string(name) + " x=f16 y=f16 rows=2 cols=64 block=32").c_str());
-    const KernelHandle kernel = prepare(en, p, gpu.device);
-    tw_fake_quant_args args = TW_FAKE_QUANT_ARGS_INIT;
-    args.x = args.y = tw_memory_data(x.get());
-    args.rows = 2;
+  for (const std::string name : {"fp4_fake_quant", "dynamic_block_quantize"}) {
+    Launch launch(en, gpu, (name + " x=f16 y=f16 rows=2 cols=64 block=32").c_str());
+    launch["x.data"] = launch["y.data"] = tw_memory_data(x.get());
     gpu.seen.launches = 0;
-    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "amax");
-    args.amax = static_cast<const float*>(tw_memory_data(amax.get()));
-    REQUIRE(launch(kernel.get(), nullptr, &args) == TW_OK);
+    CHECK(launch.refused() == "amax");
+    launch["amax.data"] = tw_memory_data(amax.get());
+    REQUIRE(launch() == TW_OK);
     CHECK(gpu.seen.launches == 1);
-    CHECK(gpu.seen.x == args.x);
-    CHECK(launch_failure(launches[1 - i].second(kernel.get(), nullptr, &args)).status == TW_INVALID_ARGUMENT);
-    args.y = static_cast<char*>(args.y) + 8;
-    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "y");
-    args.rows = -1;
-    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "rows");
-    args.struct_size = 8;
-    CHECK(launch_failure(launch(kernel.get(), nullptr, &args)).field == "args.struct_size");
+    CHECK(gpu.seen.x == launch["x.data"]);
+    launch["y.data"] = static_cast<char*>(tw_memory_data(x.get())) + 8;
+    CHECK(launch.refused() == "y");
     CHECK(gpu.seen.launches == 1);
   }
+}
+
+TEST_CASE("a launch by buffers takes as many as there are") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  Launch launch(en, gpu, "gemm x=f16 w=q4_0 y=f16 m=2 n=64 k=128 bias=f32 c=f16");
+  CHECK(launch.names() == "x.data w.data bias.data c.data y.data +ldx +ldy +ldc +alpha +beta ");
+  const MemoryHandle x = memory(gpu.device, 1 << 16);
+  for (void*& buffer : launch.buffers) buffer = tw_memory_data(x.get());
+  launch["y.data"] = static_cast<char*>(tw_memory_data(x.get())) + 32768;
+  gpu.seen.launches = 0;
+  REQUIRE(launch() == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  launch.value("ldx").integer = 8;
+  CHECK(launch.refused() == "ldx");
+  launch.value("ldx").integer = 0;
+
+  tw_buffer_info w = launch.buffer_info(1), y = launch.buffer_info(4);
+  CHECK((std::string(w.format) == "q4_0" && std::string(w.stride).empty() && w.cols == 128 && w.line_bytes == 72));
+  CHECK((std::string(y.stride) == "ldy" && y.align == 16 && y.row_bytes == 128 && y.launch_bytes == 0));
+  tw_rows_info rows = TW_ROWS_INFO_INIT;
+  succeed([&](tw_error** e) { return tw_problem_rows_info(launch.problem.get(), &rows, e); });
+  CHECK((rows.fixed == 0 && rows.rows_per == 1 && std::string(rows.name) == "m"));
+
+  const auto by = [&](std::size_t buffers, std::size_t values) {
+    return launch_failure(tw_launch_buffers(launch.kernel.get(), nullptr, launch.buffers.data(), buffers, 2,
+                                            launch.values.data(), values));
+  };
+  CHECK(by(4, 0).message == "buffers = 4: 5: x.data, w.data, bias, c, y");
+  CHECK(by(5, 2).message == "values = 2: 0, or 5: ldx, ldy, ldc, alpha, beta");
+  const auto none = tw_launch_buffers(launch.kernel.get(), nullptr, nullptr, 5, 2, nullptr, 0);
+  CHECK(launch_failure(none).field == "buffers");
+  const auto null = tw_launch_buffers(launch.kernel.get(), nullptr, launch.buffers.data(), 5, 2, nullptr, 5);
+  CHECK(launch_failure(null).field == "values");
+  CHECK(tw_problem_value_count(nullptr) == -1);
+  tw_value_info info = TW_VALUE_INFO_INIT;
+  CHECK(failure([&](tw_error** e) { return tw_problem_value(launch.problem.get(), 5, &info, e); }).field == "index");
+  CHECK(gpu.seen.launches == 1);
+}
+
+TEST_CASE("a launch's rows and tables are told of grouped problems") {
+  const auto rows_per = [](const char* text) {
+    tw_rows_info rows = TW_ROWS_INFO_INIT;
+    const ProblemHandle p = problem(text);
+    succeed([&](tw_error** e) { return tw_problem_rows_info(p.get(), &rows, e); });
+    tw_buffer_info last = TW_BUFFER_INFO_INIT, first = TW_BUFFER_INFO_INIT;
+    succeed([&](tw_error** e) { return tw_problem_buffer(p.get(), 0, &first, e); });
+    succeed([&](tw_error** e) { return tw_problem_buffer(p.get(), tw_problem_buffer_count(p.get()) - 1, &last, e); });
+    CHECK((first.row_bytes == 4 * 256 && first.line_bytes == 256));
+    CHECK((std::string(last.name) == "group_rows" && std::string(last.format) == "int32"));
+    return std::pair(rows.rows_per, last.launch_bytes);
+  };
+  CHECK(rows_per("gemm x=f16 w=f16 y=f16 m=8 n=64 k=128 groups=4") == std::pair<std::int64_t, std::int64_t>(4, 20));
+  CHECK(rows_per("gemm x=f16 w=f16 y=f16 m=8 n=64 k=128 groups=4 group_layout=masked") ==
+        std::pair<std::int64_t, std::int64_t>(1, 16));
 }
 
 TEST_CASE("a kernel is prepared, launched in both forms, and described") {
@@ -461,10 +545,6 @@ TEST_CASE("a kernel is prepared, launched in both forms, and described") {
   CHECK(launch_failure(tw_launch_gemm_args(kernel.get(), nullptr, &args)).field == "args.struct_size");
   CHECK(launch_failure(tw_launch_gemm(kernel.get(), nullptr, nullptr, args.w.data, nullptr, args.y, 1)).field ==
         "x.data");
-  tw_cast_args cast = TW_CAST_ARGS_INIT;
-  CHECK(launch_failure(tw_launch_cast(kernel.get(), nullptr, &cast)).status == TW_INVALID_ARGUMENT);
-  tw_pack_args pack = TW_PACK_ARGS_INIT;
-  CHECK(launch_failure(tw_launch_pack(kernel.get(), nullptr, &pack)).status == TW_INVALID_ARGUMENT);
   CHECK(launch_failure(tw_launch(kernel.get(), nullptr, nullptr, 8, 1, 1)).field == "params");
   CHECK(gpu.seen.launches == 2);
 

@@ -12,9 +12,7 @@ const char* status_name_of_number(int status) { return tw_status_name((tw_status
 int header_initializers(void) {
   const tw_gemm gemm = TW_GEMM_INIT;
   const tw_gemm_args args = TW_GEMM_ARGS_INIT;
-  const tw_conv_args conv = TW_CONV_ARGS_INIT;
-  const tw_fake_quant_args fake = TW_FAKE_QUANT_ARGS_INIT;
-  const tw_fused_cast_args fused = TW_FUSED_CAST_ARGS_INIT;
+  const tw_value_info value = TW_VALUE_INFO_INIT;
   const tw_tune_policy tune = TW_TUNE_POLICY_INIT;
   const tw_prewarm_policy prewarm = TW_PREWARM_POLICY_INIT;
   const tw_launch_plan plan = TW_LAUNCH_PLAN_INIT;
@@ -27,10 +25,6 @@ int header_initializers(void) {
   if (plan.struct_size != sizeof plan || plan.x.fixed != 1 || plan.z.fixed != 1 || plan.cluster != 1) return 5;
   if (weight.struct_size != sizeof weight || weight.bits != 4 || weight.group != 128) return 6;
   if (task.struct_size != sizeof task || task.user) return 7;
-  if (conv.struct_size != sizeof conv || conv.alpha != 1 || conv.beta != 1) return 8;
-  if (fake.struct_size != sizeof fake || fake.amax || fake.rows) return 9;
-  const tw_cast_args cast = TW_CAST_ARGS_INIT;
-  if (cast.struct_size != sizeof cast || cast.seed) return 11;
-  if (fused.struct_size != sizeof fused || fused.y.data || fused.residual_out || fused.rows) return 10;
+  if (value.struct_size != sizeof value || value.by_default.integer || value.name) return 8;
   return 0;
 }

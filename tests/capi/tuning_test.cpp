@@ -165,6 +165,7 @@ TEST_CASE("a task is tuned: the fastest right candidate is chosen, remembered an
   succeed([&](tw_error** e) { return tw_memory_upload(x.get(), 0, values.data(), kRowBytes, e); });
   const Args args = {static_cast<const float*>(tw_memory_data(x.get())), static_cast<float*>(tw_memory_data(y.get())),
                      kCols};
+  CHECK(launch_failure(tw_launch_buffers(kernel.get(), nullptr, nullptr, 0, 1, nullptr, 0)).field == "kernel");
   REQUIRE(tw_launch(kernel.get(), nullptr, &args, sizeof args, 1, kCols) == TW_OK);
   succeed([&](tw_error** e) { return tw_memory_download(y.get(), 0, got.data(), kRowBytes, e); });
   CHECK(got == std::vector<float>(kCols, 42.0f));

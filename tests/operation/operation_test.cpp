@@ -3,6 +3,7 @@
 // tuned, stored, listed and run like its own.
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -135,6 +136,11 @@ TEST_CASE("a stranger's operation is tuned on the driver double, and its choice 
   RowScaleArgs args{x, scales, y, 1};
   kernel.launch(nullptr, args);
   CHECK(y[2] == 0x4600);  // 6
+  std::fill(std::begin(y), std::end(y), static_cast<unsigned short>(0));
+  void* const buffers[] = {x, scales, y};
+  kernel.launch_buffers(nullptr, buffers, 1);
+  CHECK(y[2] == 0x4600);
+  CHECK(kernel.contract().pointers[1].name == std::string_view("scales"));
   args.scales = nullptr;
   CHECK(test::error_of(ErrorCode::invalid_argument, [&] { kernel.launch(nullptr, args); }).field() == "scales");
   args.scales = scales, args.rows = -1;

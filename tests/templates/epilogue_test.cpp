@@ -11,6 +11,7 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
+#include "templates/describe.h"
 #include "templates/families.h"
 #include "templates/gemm/params.cuh"
 
@@ -179,8 +180,24 @@ TEST_CASE("a contract says what c may be", "[problem]") {
   CHECK(with.overlap->in_place);
   CHECK_FALSE(contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape + " c=f32")).overlap->in_place);
   CHECK_FALSE(contract_for(Problem::parse("gemm x=f16 w=f16 y=f16" + kShape)).overlap);
-  CHECK(std::string(with.pointers.back().name) == "c");
+  CHECK(std::string(with.pointers.at(2).name) == "c");
   CHECK(std::string(with.strides.back().name) == "ldc");
+  CHECK(with.strides.back().pointer == with.pointers[2].offset);
+}
+
+TEST_CASE("a contract's pointers are the task's buffers, in order", "[problem]") {
+  const Problem p = Problem::parse("gemm x=f16 w=f16 y=f16" + kShape + " c=f16");
+  Contract contract = contract_for(p);
+  Task task;
+  p.operation().describe(p, task);
+  CHECK_NOTHROW(take_arguments(contract, task));
+  std::swap(contract.pointers[2], contract.pointers[3]);
+  CHECK_THROWS_WITH(take_arguments(contract, task),
+                    "gemm: buffer 2 of the task is c.data, and pointer 2 of the contract is y");
+  contract = contract_for(p);
+  contract.pointers.pop_back();
+  CHECK_THROWS_WITH(take_arguments(contract, task),
+                    "gemm: buffer 3 of the task is y.data, and pointer 3 of the contract is nothing");
 }
 
 TEST_CASE("a contract asks for the workspace that a problem names", "[problem]") {

@@ -137,7 +137,9 @@ void ask_task(const Problem& p) {
   for (const Matrix& m : task.matrices)
     for (const int slot : {m.data, m.scales, m.global}) REQUIRE(slot < static_cast<int>(task.buffers.size()));
   const std::vector<void*> pointers(task.buffers.size(), nullptr);
-  if (task.arguments) REQUIRE(task.arguments(pointers, p.rows()).size() == contract.args_bytes);
+  REQUIRE(contract.pointers.size() == task.buffers.size());  // describe() has compared their names
+  if (contract.rows_at == Contract::kFixedRows) REQUIRE(contract.rows == p.rows());
+  REQUIRE(task.arguments(pointers, p.rows()).size() == contract.args_bytes);
   try {
     if (const auto repack = p.operation().repack(p)) ask_values(repack->problem);
   } catch (const Error& error) {

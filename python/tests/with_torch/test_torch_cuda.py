@@ -100,18 +100,18 @@ class Launches(list):
             self.append((problem, problem.rows if problem.op == "conv" else rows))
             self.compute(problem, given)
 
-    def launch(self, function, use, stream, args):
+    def launch(self, use, stream, rows, addresses, **values):
         """Of a Kernel: computes on the host."""
-        assert stream == self.stream
-        problem = use.subject
-        if function == "tw_launch_cast":
-            problem = problem.with_rows(args.rows)
+        assert stream == self.stream and not values
+        problem = use.subject.with_rows(rows)
         self.append((problem, problem.rows))
-        self.compute(problem, {name: getattr(args, name) for name, _ in args._fields_})
+        missing = {buffer.name: buffer.optional for buffer in problem.buffers if buffer.name not in addresses}
+        assert all(missing.values()), missing
+        factor = torch.zeros(1)  # what a pack has no part in
+        problem.compute({**addresses, **dict.fromkeys(missing, factor.data_ptr())})
 
     def compute(self, problem, args):
         given = {}
-        factor = torch.zeros(1)  # what a pack has no part in
         for buffer in problem.buffers:
             operand, _, stream = buffer.name.partition(".")
             place = args[operand]
@@ -119,8 +119,6 @@ class Launches(list):
                 place = getattr(place, "global_scale" if stream == "global" else stream)
             if buffer.name == "workspace":
                 continue  # the host needs none
-            if place is None and stream == "global" and problem.op == "pack":
-                place = factor.data_ptr()
             assert place is not None, f"{buffer.name} is missing"
             given[buffer.name] = place
         problem.compute(given)

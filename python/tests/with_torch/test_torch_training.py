@@ -340,6 +340,11 @@ def test_unscale_as_pytorch(dtype, scale, bad):
     assert torch.equal(found_inf, found)
     same_bits(y[:elements], torch.cat([t.reshape(-1) for t in theirs]))
     assert problem.check(values).wrong is None
+    before = {**values, "found_before": torch.ones(1)}
+    problem.compute(before)
+    assert float(found_inf) == 1 and problem.check(before).wrong is None
+    found_inf.zero_()
+    assert "found_inf = 0, expected 1" in problem.check(before).wrong
 
 
 def test_found_inf_of_another_launch_is_kept():
@@ -517,21 +522,16 @@ def test_pieces():
 def launched(monkeypatch):
     seen = []
 
-    def launch(function, use, stream, args):
-        problem, given = use, {}
-        rows = {"tw_launch_fake_quant": "rows", "tw_launch_unscale": "pieces"}.get(function)
-        if rows:
-            problem = problem.with_rows(getattr(args, rows))
-        seen.append((str(problem), args))
-        if function == "tw_launch_unscale":
-            _unscale(args, problem)
-            return
-        none = torch.zeros(4096, dtype=torch.int32)
-        for buffer in problem.buffers:
-            name = buffer.name.partition(".")[0]
-            if name != "workspace":
-                given[buffer.name] = getattr(args, name) or none.data_ptr()
-        problem.compute(given)
+    def launch(use, stream, rows, addresses, **values):
+        problem = use.with_rows(rows)
+        seen.append((str(problem), addresses, values))
+        takes = {buffer.name: buffer.optional for buffer in problem.buffers}
+        assert addresses.keys() <= takes.keys() and values.keys() <= problem.values.keys()
+        assert all(name in addresses or optional for name, optional in takes.items())
+        if problem.op == "unscale":
+            _unscale(addresses, problem)
+        else:
+            problem.compute({name: at for name, at in addresses.items() if name != "workspace"})
 
     monkeypatch.setattr(_cuda, "_launch", launch)
     monkeypatch.setattr(_cuda, "kernel", lambda problem, index: problem)
@@ -543,14 +543,14 @@ def launched(monkeypatch):
     return seen
 
 
-def _unscale(args, problem):
+def _unscale(given, problem):
     """What the kernel does with addresses."""
-    assert args.x is None and args.y is None
+    assert "x.data" not in given and "y.data" not in given
     dtype = {v: k for k, v in FORMATS.items()}[problem.fields["x"]]
-    table = np.ctypeslib.as_array((ctypes.c_int64 * (2 * args.pieces)).from_address(args.table)).reshape(-1, 2)
-    scale, found = ctypes.c_float.from_address(args.scale), ctypes.c_float.from_address(args.found_inf)
-    assert ctypes.c_int64.from_address(args.workspace).value == 0
-    bad = args.found_before is not None and ctypes.c_float.from_address(args.found_before).value != 0
+    table = np.ctypeslib.as_array((ctypes.c_int64 * (2 * problem.rows)).from_address(given["table"])).reshape(-1, 2)
+    scale, found = (ctypes.c_float.from_address(given[name]) for name in ("scale.data", "found_inf.data"))
+    assert ctypes.c_int64.from_address(given["workspace"]).value == 0
+    bad = "found_before" in given and ctypes.c_float.from_address(given["found_before"]).value != 0
     for address, elements in table.tolist():
         raw = (ctypes.c_char * (elements * dtype.itemsize)).from_address(address)
         part = torch.frombuffer(raw, dtype=dtype)
@@ -573,9 +573,10 @@ def test_fake_quantization_is_launched(launched, learned, zero, channels):
     assert torch.equal(dx, want[0])
     if learned:
         assert torch.allclose(ds, want[1], rtol=1e-5)
-    args = launched[-1][1]
-    assert (args.zero_point is None) == (zero is None) and args.factor == pytest.approx(factor)
-    assert (args.workspace is not None) == (learned and not channels)
+    _, addresses, values = launched[-1]
+    assert ("zero_point" in addresses) == (zero is not None)
+    assert values == ({"factor": pytest.approx(factor)} if learned else {})
+    assert ("workspace" in addresses) == (learned and not channels)
     assert _cuda.fake_quant(x[:0], scale[:1], None, -8, 7).shape == (0, 64)
 
 
@@ -587,7 +588,7 @@ def test_unscale_is_launched_once_for_a_dtype(launched):
     scale = torch.tensor([3.0])
     assert float(twt.unscale_(want, scale)) == 0
     assert float(_cuda.unscale(tensors, scale, None)) == 0
-    assert [text.split()[:2] for text, _ in launched] == [["unscale", f"x={x}"] for x in ("f32", "f16", "bf16")]
+    assert [text.split()[:2] for text, *_ in launched] == [["unscale", f"x={x}"] for x in ("f32", "f16", "bf16")]
     assert all(torch.equal(a, b) for a, b in zip(tensors, want))
     tensors[-1][1, 1] = math.inf
     assert float(_cuda.unscale(tensors, scale, None)) == 1

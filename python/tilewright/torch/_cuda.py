@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import _c, codec
+from .. import _c, _operands, codec
 from .._errors import WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
@@ -227,6 +227,9 @@ def _fill(
     return keep
 
 
+_functions: dict[str, Any] = {}
+
+
 def launch_layer(function: str, use: Layer, stream: int, args: Any, scratch: Tensor | None = None) -> None:
     call = _functions.get(function)
     if call is None:
@@ -272,11 +275,6 @@ def cause(error: RuntimeError) -> BaseException:
     return raised if raised is not None and str(raised) in str(error) else error
 
 
-def _operand(operand: _c.Operand, names: Any, tensors: Sequence[Tensor]) -> None:
-    for name, tensor in zip(names, tensors):
-        setattr(operand, "global_scale" if name == "global" else name, tensor.data_ptr())
-
-
 def _aligned(x: Tensor) -> Tensor:
     """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
     x = x.contiguous()
@@ -286,22 +284,22 @@ def _aligned(x: Tensor) -> Tensor:
 def _cast(
     use: Kernel | None, stream: int, x: Sequence[Tensor], x_names: Any, y: Sequence[Tensor], y_names: Any, rows: int
 ) -> None:
-    args = _c.CastArgs(rows=rows)
-    _operand(args.x, x_names, x)
-    _operand(args.y, y_names, y)
-    _launch("tw_launch_cast", use, stream, args)
+    _launch(use, stream, rows, {**_streams("x", x_names, x), **_streams("y", y_names, y)})
 
 
-_functions: dict[str, Any] = {}
+def _streams(operand: str, names: Any, tensors: Sequence[Tensor]) -> dict[str, int]:
+    """Addresses by stream: {"x.data": 4096}."""
+    return {f"{operand}.{name}": tensor.data_ptr() for name, tensor in zip(names, tensors)}
 
 
-def _launch(function: str, use: Kernel | None, stream: int, args: Any) -> None:
-    """Without what Kernel.launch() checks and asks of its arguments, which takes longer than some kernels."""
-    call = _functions.get(function)
-    if call is None:
-        call = _functions[function] = _c.raw_launch(function)
-    if call(use, stream, ctypes.byref(args)):
-        _c.raise_last()
+def _launch(use: Kernel | None, stream: int, rows: int, addresses: dict[str, int], **values: float) -> None:
+    """Addresses by buffer, values by name; without what Kernel.launch() checks and asks of its arguments, which takes
+    longer than some kernels."""
+    assert use is not None and isinstance(use.subject, Problem)
+    takes = use.subject.slots(True)
+    pointers = (ctypes.c_void_p * len(takes.all))(*(addresses.get(slot.name) for slot in takes.all))
+    numbers = _operands.numbers(takes, values) if values else ()
+    _c.lib.tw_launch_buffers(use, stream, pointers, len(pointers), rows, numbers or None, len(numbers))
 
 
 def _factor(x: Tensor, format: codec.Format) -> Tensor:
@@ -444,19 +442,21 @@ def _fake_quant(
     problem = Problem.of("fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields)
     stream = _stream(index)
     keep = [_aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
-    args = _c.AffineFakeQuantArgs(x=keep[0].data_ptr(), scale=keep[1].data_ptr(), y=y.data_ptr(), rows=rows)
-    args.dscale, args.factor = dscale.data_ptr(), factor
+    given = {"x.data": keep[0].data_ptr(), "scale": keep[1].data_ptr(), "y.data": y.data_ptr()}
+    values = {}
     if dy is not None:
         keep.append(_aligned(dy.to(x.dtype)))
-        args.dy = keep[-1].data_ptr()
+        given["dy.data"] = keep[-1].data_ptr()
     if zero_point is not None:
         keep.append(zero_point.contiguous())
-        args.zero_point = keep[-1].data_ptr()
-    if fields.get("grad") == "learned" and not by_row:
-        keep.append(_empty((_FAKE_QUANT_WORKSPACE,), torch.uint8, index))
-        keep[-1][:8].zero_()
-        args.workspace = keep[-1].data_ptr()
-    _launch("tw_launch_fake_quant", kernel(problem, index), stream, args)
+        given["zero_point"] = keep[-1].data_ptr()
+    if fields.get("grad") == "learned":
+        given["dscale"], values["factor"] = dscale.data_ptr(), factor
+        if not by_row:
+            keep.append(_empty((_FAKE_QUANT_WORKSPACE,), torch.uint8, index))
+            keep[-1][:8].zero_()
+            given["workspace"] = keep[-1].data_ptr()
+    _launch(kernel(problem, index), stream, rows, given, **values)
     return y, dscale
 
 
@@ -494,10 +494,12 @@ def unscale(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None) 
         dense = [t if _fills_its_memory(t) else t.contiguous() for t in group]
         table = _table(FORMATS[dtype], dense, index, stream)
         workspace = _empty((1,), torch.int64, index).zero_()
-        args = _c.UnscaleArgs(pieces=table.shape[0], table=table.data_ptr(), workspace=workspace.data_ptr())
-        args.scale, args.found_inf = scale.data_ptr(), found.data_ptr()
-        args.found_before = None if before is None else before.data_ptr()
-        _launch("tw_launch_unscale", kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index), stream, args)
+        given = {"table": table, "scale.data": scale, "found_inf.data": found, "workspace": workspace}
+        if before is not None:
+            given["found_before"] = before
+        addresses = {name: tensor.data_ptr() for name, tensor in given.items()}
+        use = kernel(Problem.of("unscale", x=FORMATS[dtype], pieces=1), index)
+        _launch(use, stream, table.shape[0], addresses)
         before = found
         for t, copy in zip(group, dense):
             if copy is not t:
@@ -534,9 +536,10 @@ def update_scale(
 ) -> None:
     index = index_of(scale)
     fields = {"growth": growth, "backoff": backoff, "interval": interval}
-    args = _c.UpdateScaleArgs(scale=scale.data_ptr(), good_steps=good_steps.data_ptr(), found_inf=found_inf.data_ptr())
-    args.new_scale, args.new_good_steps = args.scale, args.good_steps
-    _launch("tw_launch_update_scale", kernel(Problem.of("update_scale", **fields), index), _stream(index), args)
+    given = {"scale": scale, "good_steps": good_steps, "found_inf": found_inf}
+    addresses = {name: tensor.data_ptr() for name, tensor in given.items()}
+    addresses |= {"new_scale": scale.data_ptr(), "new_good_steps": good_steps.data_ptr()}
+    _launch(kernel(Problem.of("update_scale", **fields), index), _stream(index), 1, addresses)
 
 
 # ---- formats and tiles
@@ -584,10 +587,8 @@ def unpack(s: Spec, tiles: codec.Streams, sizes: dict[str, int]) -> list[Tensor]
 def _reorder(s: Spec, weight: codec.Streams, tiles: codec.Streams, inverse: bool) -> None:
     index = index_of(weight.data)
     problem = Problem.of("pack", w=s.w, x=s.x, n=s.n, k=s.k, inverse=1 if inverse else None)
-    args = _c.PackArgs()
-    for operand, streams in ((args.w, weight), (args.tiles, tiles)):
-        for name in ("data", "scales"):
-            tensor = getattr(streams, name)
-            if tensor is not None:
-                setattr(operand, name, tensor.data_ptr())
-    _launch("tw_launch_pack", kernel(problem, index), _stream(index), args)
+    given = {}
+    for operand, streams in (("w", weight), ("tiles", tiles)):
+        present = [name for name in ("data", "scales") if getattr(streams, name) is not None]
+        given |= _streams(operand, present, [getattr(streams, name) for name in present])
+    _launch(kernel(problem, index), _stream(index), problem.rows, given)

@@ -121,13 +121,10 @@ class RowScaleOperation final : public OperationOf<RowScale, Fields> {
   }
 
   void describe_task(const RowScale& p, Task& task) const override {
-    const int x = add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false).data;
-    const int scales = add_matrix(task, "scales", {Format::parse("f32"), p.rows, 1}, true, false).data;
-    const int y = add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true).data;
+    add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false);
+    add_matrix(task, "scales", {Format::parse("f32"), p.rows, 1}, true, false);
+    add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true);
     task.weights = 0;
-    task.arguments = [=](std::span<void* const> at, std::int64_t rows) {
-      return tilewright::bytes_of(RowScaleArgs{at[x], static_cast<const float*>(at[scales]), at[y], rows});
-    };
     task.verify_rows = verify_rows_of(p.rows, static_cast<double>(p.cols));
     task.compare = [p, outputs = row_outputs(task)](std::span<const std::byte> got, std::span<const std::byte>,
                                                     std::span<const std::vector<std::byte>> inputs, std::int64_t rows) {
