@@ -23,6 +23,18 @@ if(TARGET tilewright_cli)
   target_link_libraries(tilewright_with_row_scale PRIVATE ${TILEWRIGHT_FMT} SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
   add_dependencies(test_operation tilewright_with_row_scale)
 endif()
+if(TILEWRIGHT_TEST_PYTHON AND TILEWRIGHT_CLI AND NOT TILEWRIGHT_SANITIZE)
+  # The library for C over it, and the Python package over that, neither of which knows the operation.
+  add_library(tilewright_c_with_row_scale SHARED $<TARGET_OBJECTS:row_scale> ${library_objects}
+    $<TARGET_OBJECTS:tilewright_capi>)
+  target_link_libraries(tilewright_c_with_row_scale PRIVATE ${TILEWRIGHT_FMT} SQLite::SQLite3 Threads::Threads ${CMAKE_DL_LIBS})
+  add_dependencies(test_operation tilewright_c_with_row_scale)
+  add_test(NAME operation_python COMMAND ${CMAKE_COMMAND} -E env
+    TILEWRIGHT_LIBRARY=$<TARGET_FILE:tilewright_c_with_row_scale> TILEWRIGHT_FAKE_CUDA=$<TARGET_FILE:fake_cuda>
+    PYTHONPATH=${PROJECT_SOURCE_DIR}/python:${PROJECT_SOURCE_DIR}/python/tests PYTHONDONTWRITEBYTECODE=1
+    ${TILEWRIGHT_TEST_PYTHON} -m pytest -q -p no:cacheprovider -p conftest ${CMAKE_CURRENT_SOURCE_DIR}/operation/test_row_scale.py
+    WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+endif()
 
 # An operation that leaves out a function of OperationOf, or a field, does not compile, and the compiler names it.
 function(compile_incomplete name)
