@@ -1,35 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// templates/operations.cpp with one line more.
+// The list of templates/operations.cpp, and one operation more.
 #include <tilewright/operation.h>
 
+#include <vector>
+
 #include "operation/row_scale/row_scale.h"
-#include "templates/amax/amax.h"
-#include "templates/cast/cast.h"
-#include "templates/conv/conv.h"
-#include "templates/fake_quant/fake_quant.h"
-#include "templates/fp4_fake_quant/fp4_fake_quant.h"
-#include "templates/fused_cast/fused_cast.h"
-#include "templates/gemm/gemm.h"
-#include "templates/loss_scale/loss_scale.h"
-#include "templates/pack/pack.h"
-#include "templates/transpose/transpose.h"
+
+#define operations operations_of_the_library
+#include "templates/operations.cpp"
+#undef operations
 
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(),
-                                          &conv::operation(),
-                                          &cast::operation(),
-                                          &fused_cast::operation(),
-                                          &amax::operation(),
-                                          &fake_quant::operation(),
-                                          &fp4_fake_quant::fp4_fake_quant(),
-                                          &fp4_fake_quant::dynamic_block_quantize(),
-                                          &loss_scale::unscale(),
-                                          &loss_scale::update_scale(),
-                                          &pack::operation(),
-                                          &transpose::operation(),
-                                          &row_scale::operation()};
+  static const std::vector<const Operation*> list = [] {
+    const std::span<const Operation* const> own = operations_of_the_library();
+    std::vector<const Operation*> all(own.begin(), own.end());
+    all.push_back(&row_scale::operation());
+    return all;
+  }();
   return list;
 }
 
