@@ -11,7 +11,6 @@
 #include "templates/gemm/gemm.h"
 #include "templates/loss_scale/loss_scale.h"
 #include "templates/pack/pack.h"
-#include "templates/transpose/transpose.h"
 
 namespace tilewright {
 
@@ -26,8 +25,7 @@ std::span<const Operation* const> operations() {
                                           &fp4_fake_quant::dynamic_block_quantize(),
                                           &loss_scale::unscale(),
                                           &loss_scale::update_scale(),
-                                          &pack::operation(),
-                                          &transpose::operation()};
+                                          &pack::operation()};
   return list;
 }
 

@@ -25,5 +25,4 @@
 #include <tilewright/post_training.h>
 #include <tilewright/quantize_model.h>
 #include <tilewright/safetensors.h>
-#include <tilewright/transpose.h>
 #include <tilewright/version.h>
