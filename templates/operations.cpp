@@ -11,6 +11,7 @@
 #include "templates/gemm/gemm.h"
 #include "templates/loss_scale/loss_scale.h"
 #include "templates/pack/pack.h"
+#include "templates/transpose/transpose.h"
 
 namespace tilewright {
 
@@ -25,7 +26,8 @@ std::span<const Operation* const> operations() {
                                           &fp4_fake_quant::dynamic_block_quantize(),
                                           &loss_scale::unscale(),
                                           &loss_scale::update_scale(),
-                                          &pack::operation()};
+                                          &pack::operation(),
+                                          &transpose::operation()};
   return list;
 }
 

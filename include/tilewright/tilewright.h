@@ -25,4 +25,5 @@
 #include <tilewright/post_training.h>
 #include <tilewright/quantize_model.h>
 #include <tilewright/safetensors.h>
+#include <tilewright/transpose.h>
 #include <tilewright/version.h>

@@ -141,6 +141,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "fused_cast x=bf16 y=f16 rows=64 cols=4096 act=silu gate=first",
       "fused_cast x=f16 y=ternary_row rows=64 cols=4096 residual=add norm=rms weight=f16",
       "amax x=f16 rows=64 cols=4096",
+      "transpose x=int8 rows=64 cols=4096",
+      "transpose x=f16 rows=63 cols=4097",
       "amax x=f32 rows=64 cols=4096",
       "fake_quant x=bf16 rows=64 cols=4096",
       "fake_quant x=f16 rows=64 cols=4097 qmin=-8 qmax=7 scope=row grad=straight",
