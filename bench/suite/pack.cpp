@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights packed to tiles and back, byte for byte, and one packed copy under kernels of many m.
+// Weights packed to tiles and back, and transposed, byte for byte, and one packed copy under kernels of many m.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -68,10 +68,51 @@ std::string pack_against_host(Suite& s, const Pack& forth) {
   return differs(tiles, tiles, "after unpacking, packed");
 }
 
+// Random bytes, against the host; nothing behind the result is written.
+std::string transpose_against_host(Suite& s, const Problem& problem, const Kernel& kernel) {
+  Task task;
+  problem.operation().describe(problem, task);
+  std::vector<std::vector<std::byte>> bytes;
+  for (const Buffer& b : task.buffers) bytes.emplace_back(b.bytes);
+  std::mt19937 random(13);
+  std::generate(bytes[0].begin(), bytes[0].end(), [&] { return static_cast<std::byte>(random() >> 8); });
+  std::vector<std::span<std::byte>> buffers(bytes.begin(), bytes.end());
+  problem.operation().run_on_host(problem, task, buffers);
+  constexpr std::size_t kBehind = 64;
+  bytes[1].resize(bytes[1].size() + kBehind, std::byte{0xa5});
+  OwnedStream stream(s.device());
+  Memory x(s.device(), bytes[0].size()), y(s.device(), bytes[1].size());
+  x.upload(bytes[0]), y.fill(0xa5);
+  kernel.launch(stream.get(), TransposeArgs{x.data(), y.data()});
+  stream.synchronize();
+  std::vector<std::byte> got(bytes[1].size());
+  y.download(got);
+  const auto at = std::mismatch(got.begin(), got.end(), bytes[1].begin()).first;
+  return at == got.end() ? std::string() : fmt::format("byte {} of {} differs", at - got.begin(), got.size() - kBehind);
+}
+
+void transpose_checks(Suite& s, Ahead& ahead) {
+  std::vector<std::pair<Problem, std::shared_future<Kernel>>> all;
+  for (const char* x : {"int8", "bf16", "f32"})
+    for (const char* sizes :
+         {"rows=1 cols=1", "rows=67 cols=130", "rows=512 cols=4096", "rows=1000 cols=777", "rows=4100 cols=36"}) {
+      if (s.extent() == Extent::one && std::string_view(sizes) != "rows=67 cols=130") continue;
+      const Problem problem = Problem::parse(fmt::format("transpose x={} {}", x, sizes));
+      all.emplace_back(problem, ahead.submit([&s, problem] { return s.engine().prepare(problem, s.device()); }));
+    }
+  for (const auto& [problem, kernel] : all)
+    s.check(problem.text(),
+            [&, &problem = problem, &kernel = kernel] { return transpose_against_host(s, problem, kernel.get()); });
+  if (s.extent() == Extent::one) return;
+  for (const char* text : {"transpose x=int8 rows=1000 cols=1028", "transpose x=f16 rows=501 cols=77"})
+    s.check("candidates of " + std::string(text), [&] { return candidates_verify(s.engine(), s.device(), text, 24); });
+}
+
 }  // namespace
 
 void pack_checks(Suite& s) {
   Ahead ahead(jobs_of(s));
+  transpose_checks(s, ahead);
   struct Item {
     Pack pack;
     std::vector<std::future<Kernel>> kernels;

@@ -415,6 +415,28 @@ def test_amax(engine, gpu, double):
 
 
 @needs_nvrtc
+def test_transpose(engine, gpu, double):
+    """The host computes what the kernel was told to, in its place."""
+    kernel = engine.prepare("transpose x=int8 rows=6 cols=64", gpu)
+    values = np.random.default_rng(1).integers(-128, 128, (6, 64), np.int8)
+    x, y = gpu.upload(values), gpu.upload(np.zeros((64, 6), np.int8))
+
+    def run(launch):
+        source, target = (ctypes.c_int64 * 2).from_address(launch.params[0])
+        assert (source, target) == (x.pointer, y.pointer)
+        rows = np.frombuffer(ctypes.string_at(source, 6 * 64), np.int8).reshape(6, 64)
+        ctypes.memmove(target, np.ascontiguousarray(rows.T).ctypes.data, 6 * 64)
+
+    double.on_launch(run)
+    kernel.launch(x=x, y=y)
+    assert np.array_equal(y.download(dtype=np.int8, shape=(64, 6)), values.T)
+    with pytest.raises(tw.InvalidArgument, match="y"):
+        kernel.launch(x=x, y=gpu.upload(np.zeros((6, 63), np.int8)))
+    with pytest.raises(tw.InvalidArgument, match="rows"):
+        kernel.launch(x=x, y=y, rows=6)
+
+
+@needs_nvrtc
 def test_fake_quant(engine, gpu, double):
     """The host computes what the kernel was told to, in its place."""
     problem = tw.Problem("fake_quant x=f32 rows=2 cols=64 qmin=-8 qmax=7 scope=row")

@@ -114,7 +114,34 @@ int32_t truncated(int64_t sum, float a, float b, float c) {
   return static_cast<int32_t>(std::clamp(std::trunc(static_cast<double>(r)), -2147483648.0, 2147483647.0));
 }
 
+std::string refusal(tw_status status) {
+  CHECK(status == TW_INVALID_ARGUMENT);
+  return cuda_kernels_last_error();
+}
+
 }  // namespace
+
+TEST_CASE("compat: int8 products, exact, scaled and truncated") {
+  Machine machine;
+  for (const auto& [m, n, k] : {std::tuple{1, 1, 1}, {3, 5, 7}, {16, 32, 64}, {17, 33, 19}}) {
+    machine.n = n, machine.k = k;
+    const auto a = random_bytes(static_cast<size_t>(m * k), 1), b = random_bytes(static_cast<size_t>(k * n), 2);
+    const auto want = sums(a, b, m, n, k);
+    const MemoryHandle da = machine.upload(a), db = machine.upload(b),
+                       dc = machine.upload(std::vector<int32_t>(want.size(), 7));
+    for (const auto& [sa, sb, sc] : {std::tuple{1.0f, 1.0f, 1.0f},
+                                     {1 / 127.0f, 1 / 127.0f, 1.0f},
+                                     {0.3f, -7.0f, 2.5f},
+                                     {1e30f, 1e30f, 0.0f},
+                                     {1e9f, 1e9f, 1.0f}}) {
+      machine.launches = 0;
+      REQUIRE(int8_matmul_cuda(at<int8_t>(da), at<int8_t>(db), at<int32_t>(dc), m, n, k, sa, sb, sc, nullptr) == TW_OK);
+      const auto got = Machine::download<int32_t>(dc);
+      for (size_t i = 0; i < want.size(); ++i) CHECK(got[i] == (sa == 1.0f ? want[i] : truncated(want[i], sa, sb, sc)));
+      CHECK(machine.launches == (sa == 1.0f ? 2 : 3));
+    }
+  }
+}
 
 TEST_CASE("compat: int4 products as documented, the pad of an odd K unread") {
   Machine machine;
@@ -140,6 +167,28 @@ TEST_CASE("compat: int4 products as documented, the pad of an odd K unread") {
               TW_OK);
       const auto got = Machine::download<int32_t>(dc);
       for (size_t i = 0; i < want.size(); ++i) CHECK(got[i] == truncated(want[i], scale, 1, 1));
+    }
+  }
+}
+
+TEST_CASE("compat: fused product, bias and ReLU") {
+  Machine machine;
+  machine.floats = true;
+  const int m = 5, n = 12, k = 48;
+  machine.n = n, machine.k = k;
+  const auto a = random_bytes(m * k, 5), b = random_bytes(k * n, 6);
+  std::vector<float> bias(n);
+  for (int i = 0; i < n; ++i) bias[static_cast<size_t>(i)] = static_cast<float>(i - 6) * 0.5f;
+  const auto want = sums(a, b, m, n, k);
+  const MemoryHandle da = machine.upload(a), db = machine.upload(b), dbias = machine.upload(bias),
+                     dc = memory(machine.device, m * n * 4);
+  for (const bool with : {false, true}) {
+    REQUIRE(fused_int8_matmul_bias_relu_cuda(at<int8_t>(da), at<int8_t>(db), with ? at<float>(dbias) : nullptr,
+                                             at<float>(dc), m, n, k, 0.01f, 0.02f, 1, nullptr) == TW_OK);
+    const auto got = Machine::download<float>(dc);
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double exact = static_cast<double>(want[i]) * 0.01f * 0.02f + (with ? bias[i % n] : 0.0f);
+      CHECK(std::abs(got[i] - std::max(exact, 0.0)) <= 1e-5 * (1 + std::abs(exact)));
     }
   }
 }
@@ -197,6 +246,47 @@ TEST_CASE("compat: float16 of every class of float32") {
     if (bits(f) != want) FAIL_CHECK(f);
   }
 #endif
+}
+
+TEST_CASE("compat: what the original swallowed is named") {
+  Machine machine;
+  const MemoryHandle d = memory(machine.device, 4096);
+  auto* i8 = at<int8_t>(d);
+  auto* i32 = at<int32_t>(d);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto multiply = [&](const int8_t* a, const int8_t* b, int32_t* c, int m, int n, int k, float scale) {
+    return int8_matmul_cuda(a, b, c, m, n, k, 1, scale, 1, nullptr);
+  };
+  CHECK(refusal(multiply(nullptr, i8, i32, 1, 1, 1, 1)) == "A = null: device memory");
+  CHECK(refusal(multiply(i8, nullptr, i32, 1, 1, 1, 1)) == "B = null: device memory");
+  CHECK(refusal(multiply(i8, i8, nullptr, 1, 1, 1, 1)) == "C = null: device memory");
+  CHECK(refusal(multiply(i8, i8, i32, -1, 1, 1, 1)) == "M = -1: at least 0");
+  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 0, 1)) == "K = 0: at least 1");
+  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 1, nan)) == "scale_b = nan: a finite number");
+  CHECK(refusal(int4_matmul_cuda(at<uint8_t>(d), nullptr, i32, 1, 1, 1, 1, 1, 1, nullptr)) ==
+        "B_packed = null: device memory");
+  CHECK(refusal(fused_int8_matmul_bias_relu_cuda(i8, i8, nullptr, nullptr, 1, 1, 1, 1, 1, 1, nullptr)) ==
+        "C = null: device memory");
+  CHECK(refusal(quantize_cuda(at<float>(d), i8, 1, 0, 0, nullptr)) == "scale = 0: finite and not 0");
+  CHECK(refusal(quantize_cuda(at<float>(d), i8, -5, 1, 0, nullptr)) == "size = -5: at least 0");
+  CHECK(refusal(dequantize_cuda(nullptr, i8, 1, 1, 0, nullptr)) == "quantized = null: device memory");
+  CHECK(refusal(dequantize_fp32_cuda(i8, nullptr, 1, 1, 0, nullptr)) == "output = null: device memory");
+  CHECK(refusal(dequantize_fp32_cuda(i8, at<float>(d), 1, 1, nan, nullptr)) == "zero_point = nan: a finite number");
+  CHECK(machine.launches == 0);
+  // What the library itself refuses, in its words.
+  CHECK(multiply(i8, i8, i32, 1, 1, 131072, 1) == TW_TOO_LARGE);
+  CHECK(std::string(cuda_kernels_last_error()).find("k = 131072") != std::string::npos);
+  machine.n = machine.k = 16;
+  CHECK(multiply(i8 + 1, i8 + 16, i32 + 512, 1, 16, 16, 1) == TW_INVALID_ARGUMENT);
+  CHECK(std::string(cuda_kernels_last_error()).find("16") != std::string::npos);
+  // Nothing to do.
+  CHECK(multiply(nullptr, nullptr, nullptr, 0, 4, 4, 1) == TW_OK);
+  CHECK(quantize_cuda(nullptr, nullptr, 0, 1, 0, nullptr) == TW_OK);
+  // A device that fails, and each thread's own message.
+  fake_cuda_fail("cuLaunchKernelEx", 1, 719);
+  CHECK(dequantize_fp32_cuda(i8, at<float>(d), 4, 1, 0, nullptr) == TW_DRIVER_FAILED);
+  CHECK(std::string(cuda_kernels_last_error()) != "");
+  std::thread([] { CHECK(std::string(cuda_kernels_last_error()).empty()); }).join();
 }
 
 }  // namespace tilewright::test

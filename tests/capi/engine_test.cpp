@@ -258,6 +258,24 @@ TEST_CASE("a convolution of fake quantized input takes amax") {
   CHECK(gpu.seen.launches == 1);
 }
 
+TEST_CASE("a transpose is launched") {
+  Gpu gpu;
+  const EngineHandle en = engine();
+  const MemoryHandle x = memory(gpu.device, 4096), y = memory(gpu.device, 4096);
+  Launch launch(en, gpu, "transpose x=int8 rows=32 cols=128");
+  CHECK(launch.names() == "x.data y.data ");
+  launch["x.data"] = tw_memory_data(x.get());
+  gpu.seen.launches = 0;
+  CHECK(launch.refused() == "y");
+  launch["y.data"] = tw_memory_data(y.get());
+  REQUIRE(launch() == TW_OK);
+  CHECK(gpu.seen.launches == 1);
+  CHECK(gpu.seen.x == launch["x.data"]);
+  launch["x.data"] = static_cast<char*>(tw_memory_data(x.get())) + 8;
+  CHECK(launch.refused() == "x");
+  CHECK(gpu.seen.launches == 1);
+}
+
 TEST_CASE("an amax is launched") {
   Gpu gpu;
   const EngineHandle en = engine();

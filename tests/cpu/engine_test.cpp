@@ -447,7 +447,7 @@ TEST_CASE("operations without kernels for CPUs are refused with a reason") {
   const Folder folder;
   Engine engine(options_in(folder));
   const Device device = Device::open_cpu();
-  for (const char* text : {"amax x=f32 rows=4 cols=64"}) {
+  for (const char* text : {"amax x=f32 rows=4 cols=64", "transpose x=int8 rows=4 cols=64"}) {
     INFO(text);
     const Error e = refusal([&] { engine.prepare(Problem::parse(text), device); });
     CHECK(e.code() == ErrorCode::unsupported);
