@@ -19,6 +19,7 @@ struct NativeOptions {
   KernelText text = KernelText::few;
   PanelCodes w = {};
   Type floats = Type::f32;  // w, of floats
+  FloatScales float_scales = FloatScales::none;
   Input x = {};
   Epilogue e = {};
   Filter filter = {};  // of columns and depthwise

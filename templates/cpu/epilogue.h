@@ -78,6 +78,17 @@ typename B::Ints fp8_of(B& b, const Fp8& f, const typename B::Floats& v) {
   return b.bits(b.if_smaller(size, b.splat(2 * f.largest), b.of_bits(with_sign), b.of_bits(b.every(0x7f))));
 }
 
+// Numbers of E4M3 codes, which are the lower eight bits.
+template <class B>
+typename B::Floats e4m3_of(B& b, const typename B::Ints& codes) {
+  const auto size = b.both(codes, b.every(0x7f));
+  const auto steps = b.floats(size);
+  const auto normal = b.of_bits(b.add(b.shifted(size, kE4m3.shift), b.every(kE4m3.rebias << 23)));
+  const auto v = b.if_smaller(steps, b.splat(8.0f), b.mul(steps, b.splat(kE4m3.least / 8)), normal);
+  const auto or_nan = b.if_smaller(b.splat(126.5f), steps, b.of_bits(b.every(0x7fc00000)), v);
+  return b.of_bits(b.add(b.bits(or_nan), b.shifted(b.both(codes, b.every(0x80)), 24)));
+}
+
 template <class B>
 void store_as(B& b, Type type, const typename B::Ptr& to, const typename B::Floats& v) {
   switch (type) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family over floats.h: x and w of f32, f16 and bf16, w in panels.
+// The family over floats.h: x and w of f32, f16 and bf16, or of FP8 as floats with scales, w in panels.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "templates/cpu/gemm.h"
 #include "templates/cpu/grouped.h"
 #include "templates/cpu/ir.h"
+#include "templates/fast_path.h"
 #include "templates/knobs.h"
 #define TILEWRIGHT_CPU_KERNELS floats_text
 #include "templates/cpu/kernels.h"
@@ -35,8 +36,9 @@ class FloatFamily final : public EnumeratedFamily {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "not a gemm";
     if (std::string why = refusal(*g, arch); !why.empty()) return why;
-    if (!float_type(g->w)) return fmt::format("w={} is not f32, f16 or bf16", g->w.name());
-    if (!float_type(g->x)) return fmt::format("x={} is not f32, f16 or bf16", g->x.name());
+    if (!panel_floats(g->w)) return fmt::format("w={} has no panels of floats", g->w.name());
+    if (g->groups && input_of(*g).columns)  // parts of x begin where its rows' scales do
+      return fmt::format("groups={}: x={} has several scales a row", g->groups, g->x.name());
     return {};
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
@@ -52,7 +54,8 @@ class FloatFamily final : public EnumeratedFamily {
     ir.function(fmt::format("{}_first", kFloatsEntry),
                 [&](const Ir::Arguments& a) { floats_text::widen(ir, a, input_of(g), k.tokens); });
     ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {
-      floats_text::floats(ir, a, *float_type(g.w), epilogue_of(g), k.tokens, k.panels, k.tiles);
+      floats_text::floats(ir, a, in_panels(g.w), panel_floats(g.w)->scales, epilogue_of(g), k.tokens, k.panels,
+                          k.tiles);
     });
     write_parts(ir, kFloatsEntry, g, grid(k));
     Source s;
@@ -61,7 +64,8 @@ class FloatFamily final : public EnumeratedFamily {
     s.entry = kFloatsEntry;
     s.plan = plan(g, k);
     NativeOptions o;
-    o.text = KernelText::floats, o.x = input_of(g), o.floats = *float_type(g.w), o.e = epilogue_of(g);
+    o.text = KernelText::floats, o.x = input_of(g), o.floats = in_panels(g.w), o.e = epilogue_of(g);
+    o.float_scales = panel_floats(g.w)->scales;
     o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
     s.host = with_parts(g, built_in(o, arch), grid(k));
     return s;
@@ -114,8 +118,15 @@ class FloatFamily final : public EnumeratedFamily {
     }
     return list;
   }
+  static Type in_panels(Format w) { return float_type(w).value_or(Type::bf16); }
+  // x is of floats, or of E4M3 (check_panels()).
   static Input input_of(const Gemm& g) {
-    return {.type = *float_type(g.x_stored()), .as = g.x_from ? *float_type(g.x) : Type::f32};
+    const FastPath& x = fast_path(g.x);
+    const Type type = float_type(g.x).value_or(Type::e4m3);
+    return {.type = g.x_from ? *float_type(*g.x_from) : type,
+            .rows = x.row_bytes > 0,
+            .as = g.x_from ? type : Type::f32,
+            .columns = x.scale_bytes > 0 ? x.block : 0};
   }
   static LaunchPlan plan(const Gemm& g, const FloatKnobs& k) {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
@@ -124,8 +135,10 @@ class FloatFamily final : public EnumeratedFamily {
     p.y = {1, 1, 0};
     p.z = {static_cast<std::uint32_t>(((g.k + g.k % 2) * k.tokens * 4 + 63) / 64), tokens,
            0};  // tiles are without gaps
-    // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan).
-    p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
+    // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan). A
+    // contract cannot say where the scales of a row are that has several.
+    if (input_of(g).columns == 0)
+      p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
     p.threads = 1;
     return with_parts(g, p);
   }

@@ -7,6 +7,9 @@
 // more than k / 64 + 64 additions follow each other, whatever a kernel's knobs, threads and vectors are. So all of them
 // give the same bits.
 //
+// Where rows of w have scales, a part's sum is multiplied by its scale when it is added: kScaleColumns is a multiple of
+// a part.
+//
 // The first phase writes x as single-precision numbers to scratch memory, in tiles of `tokens` rows, whose numbers of a
 // column lie side by side, and behind an odd number of columns one of zeros. A block of the second has the products of
 // `tiles` tiles and `panels` panels: all of a part before the next one, so that w comes from the nearest cache but for
@@ -26,15 +29,34 @@ typename B::I64 even(B& b, const typename B::I64& columns) {
   return b.mul(b.div(b.add(columns, b.constant(1)), b.constant(2)), b.constant(2));
 }
 
+// Of columns from .. to - 1 of a row of floats, the largest magnitude, in every lane.
+template <class B>
+typename B::Floats largest_of_columns(B& b, Type type, const typename B::Ptr& row, const typename B::I64& from,
+                                      const typename B::I64& to) {
+  std::array<typename B::Floats, 1> d = {b.zero_floats()};
+  const int lanes = b.lanes();
+  const auto at = [&](const typename B::I64& column) { return b.at(row, b.mul(column, b.constant(bytes_of(type)))); };
+  const auto whole = b.add(from, b.mul(b.div(b.sub(to, from), b.constant(lanes)), b.constant(lanes)));
+  b.loop(from, whole, lanes, d,
+         [&](const typename B::I64& column) { d[0] = b.larger(d[0], b.magnitude(load_as(b, type, at(column)))); });
+  b.loop(whole, to, 1, d,
+         [&](const typename B::I64& column) { d[0] = b.larger(d[0], b.magnitude(splat_as(b, type, at(column)))); });
+  return b.largest_of_lanes(d[0]);
+}
+
 // One token a block.
 template <class B, class Tokens>
 void widen(B& b, const typename B::Arguments& a, const Input& input, Tokens tokens) {
   const Launch<B> launch(b, a);
   const Type type = input.type;
-  const auto rounded = [&](const typename B::Floats& v) {
-    return input.as == Type::bf16  ? b.of_bits(b.shifted(b.bf16s(v), 16))
-           : input.as == Type::f16 ? b.through_half(v)
-                                   : v;
+  const bool scaled = input.rows || input.columns > 0;
+  const auto rounded = [&](const typename B::Floats& v, const typename B::Floats& scale) {
+    if (type == Type::e4m3) return scaled ? b.mul(v, scale) : v;
+    if (input.as == Type::e4m3 && scaled) return b.mul(e4m3_of(b, fp8_of(b, kE4m3, b.div(v, scale))), scale);
+    return input.as == Type::e4m3   ? e4m3_of(b, fp8_of(b, kE4m3, v))
+           : input.as == Type::bf16 ? b.of_bits(b.shifted(b.bf16s(v), 16))
+           : input.as == Type::f16  ? b.through_half(v)
+                                    : v;
   };
   const auto x = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x)));
   const auto ldx = b.load_i64(b.at(a.args, offsetof(GemmArgs, ldx)));
@@ -44,15 +66,39 @@ void widen(B& b, const typename B::Arguments& a, const Input& input, Tokens toke
   const auto to = b.at(b.at(launch.scratch, b.mul(tile, b.mul(even(b, launch.k), b.constant(4 * tokens)))),
                        b.mul(token, b.constant(4)));
   const int lanes = b.lanes();
-  const auto whole = b.mul(b.div(launch.k, b.constant(lanes)), b.constant(lanes));
-  b.loop(b.constant(0), whole, lanes, {}, [&](const typename B::I64& column) {
-    const auto v = load_as(b, type, b.at(row, b.mul(column, b.constant(bytes_of(type)))));
-    b.store_apart(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(v), 4 * tokens);
-  });
-  b.loop(whole, launch.k, 1, {}, [&](const typename B::I64& column) {
-    const auto from = b.at(row, b.mul(column, b.constant(bytes_of(type))));
-    b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(splat_as(b, type, from)));
-  });
+  const auto widen_columns = [&](const typename B::I64& first, const typename B::I64& last,
+                                 const typename B::Floats& scale) {
+    const auto whole = b.add(first, b.mul(b.div(b.sub(last, first), b.constant(lanes)), b.constant(lanes)));
+    b.loop(first, whole, lanes, {}, [&](const typename B::I64& column) {
+      const auto v = load_as(b, type, b.at(row, b.mul(column, b.constant(bytes_of(type)))));
+      b.store_apart(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(v, scale), 4 * tokens);
+    });
+    b.loop(whole, last, 1, {}, [&](const typename B::I64& column) {
+      const auto from = b.at(row, b.mul(column, b.constant(bytes_of(type))));
+      b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), rounded(splat_as(b, type, from), scale));
+    });
+  };
+  // The scale of some columns: the format's encoder chooses 1 where they are all zero.
+  const auto chosen = [&](const typename B::I64& first, const typename B::I64& last) {
+    const auto scale = b.div(largest_of_columns(b, type, row, first, last), b.splat(kE4m3.largest));
+    return b.if_smaller(b.zero_floats(), scale, scale, b.splat(1.0f));
+  };
+  const auto stored = [&](const typename B::I64& number) {
+    const auto scales = b.load_ptr(b.at(a.args, offsetof(GemmArgs, x) + offsetof(Operand, scales)));
+    return b.splat_floats(b.at(scales, b.mul(number, b.constant(4))));
+  };
+  const auto none = b.constant(0);
+  if (input.columns > 0) {
+    b.loop(none, launch.k, input.columns, {}, [&](const typename B::I64& first) {
+      const auto last = b.add(first, b.constant(input.columns));
+      const auto group = b.div(b.add(b.mul(a.block, ldx), first), b.constant(input.columns));
+      widen_columns(first, last, type == Type::e4m3 ? stored(group) : chosen(first, last));
+    });
+  } else if (input.rows) {
+    widen_columns(none, launch.k, type == Type::e4m3 ? stored(a.block) : chosen(none, launch.k));
+  } else {
+    widen_columns(none, launch.k, b.zero_floats());
+  }
   b.loop(launch.k, even(b, launch.k), 1, {}, [&](const typename B::I64& column) {
     b.store_first(b.at(to, b.mul(column, b.constant(4 * tokens))), b.zero_floats());
   });
@@ -67,11 +113,13 @@ TW_INLINE inline typename B::Floats column_of(B& b, Weights w, const typename B:
 }
 
 // Adds the products of some columns, whole steps of them, of a tile's tokens with panels side by side to the tile's
-// sums. x_step, token_step: bytes from one column of x to the next, and from one token to the next.
+// sums. x_step, token_step: bytes from one column of x to the next, and from one token to the next. scales: of each
+// panel's rows, that the products are multiplied by first; null: none.
 template <class B, class Weights, class Tokens, class Panels>
 TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels, const typename B::I64& columns,
                                    const typename B::Ptr& x, int x_step, int token_step,
-                                   const std::array<typename B::Ptr, kFloatSums>& from, const typename B::Ptr& sums) {
+                                   const std::array<typename B::Ptr, kFloatSums>& from, const typename B::Ptr& sums,
+                                   const std::array<typename B::Ptr, kFloatSums>* scales = nullptr) {
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   const int step = column_step(w), step_bytes = step * bytes_of(w);                                // of a row
   std::array<typename B::Floats, kFloatSums> acc;
@@ -92,13 +140,20 @@ TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels
   b.loop(b.constant(0), columns, step, std::span(acc.data(), static_cast<std::size_t>(count * tokens)), some);
   for (int i = 0; i < count * tokens; ++i) {
     const auto at = b.at(sums, vector_bytes * i);
-    b.store_floats(at, b.add(b.load_floats(at), acc[i]));
+    const auto before = b.load_floats(at);
+    if (scales) {
+      const int in_panel = vector_bytes * (i % count % parts);
+      b.store_floats(at, b.fma(acc[i], b.load_floats(b.at((*scales)[i % count / parts], in_panel)), before));
+    } else {
+      b.store_floats(at, b.add(before, acc[i]));
+    }
   }
 }
 
+// scales: what of a panel's scales stands in front of it.
 template <class B, class Weights, class Tokens, class Panels>
-void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, Tokens tokens, Panels panels,
-            int tiles) {
+void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales, const Epilogue& e, Tokens tokens,
+            Panels panels, int tiles) {
   const Launch<B> launch(b, a);
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   const std::int64_t tile_bytes = std::int64_t{tokens} * count * vector_bytes;
@@ -112,7 +167,11 @@ void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, 
   const auto x_bytes = b.mul(even(b, launch.k), b.constant(4 * tokens));
   const auto x = b.at(launch.scratch, b.mul(first_tile, x_bytes));
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
-  const auto panel_bytes = b.mul(columns, b.constant(kPanelRows * bytes_of(w)));
+  const auto head_bytes = scales == FloatScales::none ? b.constant(0)
+                          : scales == FloatScales::row
+                              ? b.constant(4 * kPanelRows)
+                              : b.mul(b.div(columns, b.constant(kScaleColumns)), b.constant(4 * kPanelRows));
+  const auto panel_bytes = b.add(head_bytes, b.mul(columns, b.constant(kPanelRows * bytes_of(w))));
   // Where fewer panels are left than a block has, the last one stands for those that are missing, and is stored once.
   std::array<typename B::I64, kFloatSums> panel;
   std::array<typename B::Ptr, kFloatSums> from;
@@ -125,11 +184,18 @@ void floats(B& b, const typename B::Arguments& a, Weights w, const Epilogue& e, 
   b.loop(b.constant(0), columns, kPart, {}, [&](const typename B::I64& begin) {
     const auto end = b.less(b.add(begin, b.constant(kPart)), columns);
     std::array<typename B::Ptr, kFloatSums> part;
-    for (int p = 0; p < panels; ++p) part[p] = b.at(from[p], b.mul(begin, b.constant(kPanelRows * bytes_of(w))));
+    std::array<typename B::Ptr, kFloatSums> scales_of_part;
+    for (int p = 0; p < panels; ++p) {
+      part[p] = b.at(b.at(from[p], head_bytes), b.mul(begin, b.constant(kPanelRows * bytes_of(w))));
+      scales_of_part[p] = from[p];
+      if (scales == FloatScales::columns)
+        scales_of_part[p] = b.at(from[p], b.mul(b.div(begin, b.constant(kScaleColumns)), b.constant(4 * kPanelRows)));
+    }
     b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {
       const auto tile_x = b.at(b.at(x, b.mul(tile, x_bytes)), b.mul(begin, b.constant(4 * tokens)));
       add_products(b, w, tokens, panels, b.sub(end, begin), tile_x, 4 * tokens, 4, part,
-                   b.at(sums, b.mul(tile, b.constant(tile_bytes))));
+                   b.at(sums, b.mul(tile, b.constant(tile_bytes))),
+                   scales == FloatScales::none ? nullptr : &scales_of_part);
     });
   });
   const auto first_token = b.mul(first_tile, b.constant(tokens));

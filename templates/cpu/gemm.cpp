@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The families over kernels.h: what is legal, and the text that LLVM compiles.
 #include <fmt/format.h>
+#include <tilewright/error.h>
 #include <tilewright/pack.h>
 
 #include <algorithm>
@@ -369,9 +370,24 @@ std::string without_vectors(const Arch& arch) {
   return fmt::format("{} lacks AVX2, FMA or F16C, or Arm's dot products, which all kernels use", arch.name);
 }
 
+namespace {
+
+// Why packing would not help, behind a semicolon.
+std::string no_panels(const Gemm& g) {
+  if (have_panels(g.w, g.x, g.n, g.k)) return ": pack=panels";
+  try {
+    check_panels("pack", "panels", g.w, g.x, g.n, g.k);
+  } catch (const Error& error) {
+    return fmt::format(", and cannot be: {}", error.field() == "pack" ? error.allowed().c_str() : error.what());
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
-  if (g.packing != Packing::panels) return "w is not packed in panels";
+  if (g.packing != Packing::panels) return "w is not packed in panels" + no_panels(g);
   if (g.k == 0 || g.n == 0) return "nothing to sum up";
   return {};
 }

@@ -14,6 +14,7 @@ template <class B>
 typename B::Floats load_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.load_floats(p);
   if (type == Type::int8) return b.floats(b.load_codes(p));
+  if (type == Type::e4m3) return e4m3_of(b, b.load_codes(p));
   return type == Type::f16 ? b.load_halves(p) : b.load_bf16s(p);
 }
 
@@ -22,6 +23,7 @@ template <class B>
 typename B::Floats splat_as(B& b, Type type, const typename B::Ptr& p) {
   if (type == Type::f32) return b.splat_floats(p);
   if (type == Type::int8) return b.floats(b.splat_code(p));
+  if (type == Type::e4m3) return e4m3_of(b, b.splat_code(p));
   return type == Type::f16 ? b.splat_half(p) : b.splat_bf16(p);
 }
 

@@ -62,8 +62,8 @@ NativeFunction* for_codes(const NativeOptions& o, const Find& find) {
 template <Type w, int tokens, int panels>
 void floats(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  TW_KERNELS::floats(k, arguments(args, constants, scratch, block), std::integral_constant<Type, w>(), o.e,
-                     Fixed<tokens>(), Fixed<panels>(), o.tiles);
+  TW_KERNELS::floats(k, arguments(args, constants, scratch, block), std::integral_constant<Type, w>(), o.float_scales,
+                     o.e, Fixed<tokens>(), Fixed<panels>(), o.tiles);
 }
 // One token by four panels, or `tokens` by `panels`.
 template <int tokens, int panels>

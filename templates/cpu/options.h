@@ -17,7 +17,8 @@ constexpr bool has_scale(Type y) { return y == Type::int8 || y == Type::e4m3 || 
 struct Input {
   Type type = Type::q8_1;
   bool rows = false;    // a scale for each row of x instead of each block (int8_row)
-  Type as = Type::f32;  // of floats: what x is rounded to first; f32: it is not
+  Type as = Type::f32;  // of floats: what x is rounded to first; f32: it is not. e4m3: under scales, if there are
+  int columns = 0;      // e4m3: of a row of x that share a scale; 0: the row, if `rows`, or there is none
 };
 
 struct Epilogue {

@@ -60,4 +60,23 @@ struct PanelCodes {
   friend constexpr bool operator==(const PanelCodes&, const PanelCodes&) = default;
 };
 
+// Panels of floats: of f32 and f16 column behind column, those of the 16 rows; of bf16 pair of columns behind pair, a
+// row's two side by side, as instructions for bf16 take them, and where k is odd a last column of zeros. In front of
+// them are the scales of formats that have them: 16 floats for the panel (`row`), or for every kScaleColumns columns
+// (`columns`), each row having its own although the format's may be of several.
+enum class FloatScales { none, row, columns };
+inline constexpr int kScaleColumns = 128;
+
+struct PanelFloats {
+  int bytes = 0;  // of a number: 4 or 2; 0: there are no such panels
+  int step = 1;   // columns of a row that lie side by side
+  FloatScales scales = FloatScales::none;
+
+  constexpr std::int64_t columns(std::int64_t k) const { return (k + step - 1) / step * step; }
+  constexpr std::int64_t head_bytes(std::int64_t k) const {
+    return scales == FloatScales::none ? 0 : 4 * kPanel * (scales == FloatScales::row ? 1 : k / kScaleColumns);
+  }
+  constexpr std::int64_t panel_bytes(std::int64_t k) const { return head_bytes(k) + kPanel * bytes * columns(k); }
+};
+
 }  // namespace tilewright::cpu

@@ -127,16 +127,20 @@ struct SignedBytes {
   static void put_code(tw::u8* element, int, tw::u32 code) { *element = static_cast<tw::u8>(code ^ 0x80u); }
 };
 
-// What packing has to know of a format. Of 32 columns of a row, `number` counting them within the format's block, or
-// within several where that is shorter.
+// What packing has to know of a format, whose panels are of codes or of floats. read, write: of codes. Of 32 columns of
+// a row, `number` counting them within the format's block, or within several where that is shorter.
 struct PanelFormat {
   const char* name;
-  const PanelCodes* codes;
-  int bytes, columns;  // of such blocks
-  int scale_bytes;     // of their items of the stream of scales, or of a row's; 0: the blocks have them
+  const PanelCodes* codes;  // null: of floats
+  int bytes, columns;       // of such blocks
+  int scale_bytes;          // of their items of the stream of scales, or of a row's; 0: the blocks have them
   void (*read)(const tw::u8* block, const tw::u8* scales, int number, tw::u8 (&codes)[kPanelColumns], PanelRow& row);
   // Into zeroed bytes.
   void (*write)(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block, tw::u8* scales);
+  PanelFloats floats;
+  // Floats that the format does not store as such, from elements and back. Null: as they are.
+  std::uint16_t (*number)(tw::u8 element);
+  tw::u8 (*element)(std::uint16_t number);
 };
 
 // add: what a panel's code is more than the format's.
@@ -170,7 +174,39 @@ struct Panels {
             kColumns,
             F::kRowScale ? tw::fmt::row_bytes<F>() : kColumns / F::kBlock * F::kScaleBytes,
             &read,
-            &write};
+            &write,
+            {},
+            nullptr,
+            nullptr};
+  }
+};
+
+// Of f32, f16 and bf16.
+template <class F>
+struct FloatPanels {
+  static constexpr PanelCodes kCodes = {};
+  static constexpr PanelFormat format(const char* name) {
+    PanelFormat f = {};
+    f.name = name, f.floats = {F::kDataBytes, tw::same<typename F::Element, tw::bf16>() ? 2 : 1, FloatScales::none};
+    return f;
+  }
+};
+// Of E4M3, whose numbers a bf16 holds. A NaN keeps its sign.
+template <FloatScales scales>
+struct E4m3Panels {
+  static constexpr PanelCodes kCodes = {};
+  static std::uint16_t number(tw::u8 element) {
+    if ((element & 0x7f) == 0x7f) return static_cast<std::uint16_t>((element & 0x80) << 8 | 0x7fc0);
+    return tw::f32_to_bf16_bits(tw::e4m3_to_f32(element));
+  }
+  static tw::u8 element(std::uint16_t number) {
+    const float v = tw::bf16_bits_to_f32(number);
+    return tw::is_nan(v) ? static_cast<tw::u8>((number >> 8 & 0x80) | 0x7f) : tw::f32_to_e4m3(v);
+  }
+  static constexpr PanelFormat format(const char* name) {
+    PanelFormat f = {};
+    f.name = name, f.floats = {2, 2, scales}, f.number = &number, f.element = &element;
+    return f;
   }
 };
 

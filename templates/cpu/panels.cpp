@@ -14,6 +14,7 @@
 #include "templates/checks.h"
 #include "templates/cpu/panel_format.h"
 #include "templates/exact_floats.h"
+#include "templates/fast_path.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -39,11 +40,7 @@ const PanelFormat* find(Format w) {
   return nullptr;
 }
 
-int float_bytes(Format f) {  // 0: it is not f32, f16 or bf16
-  return f.name() == "f32" ? 4 : f.name() == "f16" || f.name() == "bf16" ? 2 : 0;
-}
-int float_step(Format f) { return f.name() == "bf16" ? 2 : 1; }  // columns of a row that lie side by side
-std::int64_t float_columns(std::int64_t k, int step) { return (k + step - 1) / step * step; }  // of a panel
+const PanelFloats* panel_floats_of(const PanelFormat* f) { return f && f->floats.bytes ? &f->floats : nullptr; }
 
 // Where a column's code is in a panel's block, for row 0; others are four bytes on. `low` has its lower bits, or all of
 // them, `high` the others.
@@ -138,94 +135,125 @@ const PanelCodes* panel_codes(Format w) {
   return f ? f->codes : nullptr;
 }
 
+const PanelFloats* panel_floats(Format w) { return panel_floats_of(find(w)); }
+
 std::int64_t panel_bytes(Format w, std::int64_t k) {
-  const int bytes = float_bytes(w);
-  return bytes ? kPanel * bytes * float_columns(k, float_step(w)) : panel_codes(w)->panel_bytes(k);
+  const PanelFormat& f = *find(w);
+  return f.codes ? f.codes->panel_bytes(k) : f.floats.panel_bytes(k);
 }
 std::int64_t panel_bytes(const Gemm& g) { return g.n / kPanel * panel_bytes(g.w, g.k); }
 
 namespace {
 // Formats of x that panels of w are for, as a text; without panels none.
-const char* partners(Format w) {
-  const PanelFormat* f = find(w);
-  return float_bytes(w) ? "f32, f16 or bf16" : !f ? "" : f->codes->exact() ? "int8" : "q8_1 or int8_row";
+const char* partners(const PanelFormat* f) {
+  return !f                  ? ""
+         : f->number         ? "f32, f16, bf16, e4m3, e4m3_row or e4m3_g128"
+         : !f->codes         ? "f32, f16 or bf16"
+         : f->codes->exact() ? "int8"
+                             : "q8_1 or int8_row";
 }
-bool partner(Format w, Format x) {
-  const PanelFormat* f = find(w);
-  return float_bytes(w)      ? float_bytes(x) > 0
-         : !f                ? false
-         : f->codes->exact() ? x.name() == "int8"
-                             : x.name() == "q8_1" || x.name() == "int8_row";
+bool partner(const PanelFormat* f, Format x) {
+  if (!f) return false;
+  if (f->codes) return f->codes->exact() ? x.name() == "int8" : x.name() == "q8_1" || x.name() == "int8_row";
+  const FastPath& path = fast_path(x);
+  return is_float(x) || (f->number && path.element == Element::e4m3 && !path.global && path.scale_rows == 1);
 }
 }  // namespace
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k) {
-  return partner(w, x) && n % kPanel == 0 && (float_bytes(w) || k % kPanelColumns == 0);
+  const PanelFormat* f = find(w);
+  return partner(f, x) && n % kPanel == 0 && (!f->codes || k % kPanelColumns == 0);
 }
 
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
                   const char* n_field) {
-  const bool floats = float_bytes(w) > 0;
-  if (!floats && !find(w)) {
+  const PanelFormat* const format = find(w);
+  if (!format) {
     std::string all = "f32, f16, bf16";
     for (const PanelFormat& f : kFormats)
-      if (f.name) all += fmt::format(", {}", f.name);
+      if (f.name && (f.codes || f.number)) all += fmt::format(", {}", f.name);
     throw Error(ErrorCode::unsupported, field, std::move(value),
                 fmt::format("w={} has no panels; {} have", w.name(), all));
   }
-  if (!partner(w, x))
-    throw Error(
-        ErrorCode::unsupported, field, std::move(value),
-        fmt::format("panels of w={} are for x={}{}, not x={}", w.name(), partners(w),
-                    std::string_view(partners(w)).starts_with("q8_1") ? " (x_from quantizes floats)" : "", x.name()));
+  if (!partner(format, x))
+    throw Error(ErrorCode::unsupported, field, std::move(value),
+                fmt::format("panels of w={} are for x={}{}, not x={}", w.name(), partners(format),
+                            std::string_view(partners(format)).starts_with("q8_1") ? " (x_from quantizes floats)" : "",
+                            x.name()));
   if (n % kPanel != 0)
     throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
-  if (!floats && k % kPanelColumns != 0)
+  if (format->codes && k % kPanelColumns != 0)
     throw invalid("k", std::to_string(k),
                   fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
 }
 
 namespace {
 
-// Elements of a panel of floats, in it and in the rows, by move(in rows, in panel).
+// Elements of a panel of floats, in it and in the rows, by move(in rows, bytes from the panels' begin to the number).
 template <class Move>
-void each_float(std::int64_t k, int step, std::int64_t first, std::int64_t last, const Move& move) {
+void each_float(const PanelFloats& f, std::int64_t k, std::int64_t first, std::int64_t last, const Move& move) {
+  const std::int64_t head = f.head_bytes(k), bytes = f.panel_bytes(k);
   for (std::int64_t panel = first; panel < last; ++panel)
     for (std::int64_t column = 0; column < k; ++column) {
-      const std::int64_t in_panel = panel * float_columns(k, step) + column / step * step;
+      const std::int64_t in_panel = column / f.step * f.step * kPanel + column % f.step;
       for (int r = 0; r < kPanel; ++r)
-        move((panel * kPanel + r) * k + column, in_panel * kPanel + r * step + column % step);
+        move((panel * kPanel + r) * k + column, panel * bytes + head + (in_panel + r * f.step) * f.bytes);
     }
 }
-// Of T's size, between pointers of any alignment: weights may be a file's bytes.
-template <class T>
-void move_element(const void* from, std::int64_t i, void* to, std::int64_t j) {
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(T));
-  std::memcpy(static_cast<Byte*>(to) + j * kBytes, static_cast<const Byte*>(from) + i * kBytes, sizeof(T));
+// A row's scales, in the stream and in its panel's head, by move(stream's float, bytes to the panel's).
+template <class Move>
+void each_scale(const PanelFloats& f, std::int64_t k, std::int64_t row, const Move& move) {
+  if (f.scales == FloatScales::none) return;
+  const std::int64_t at = row / kPanel * f.panel_bytes(k) + 4 * (row % kPanel), groups = k / kScaleColumns;
+  if (f.scales == FloatScales::row) return move(row, at);
+  for (std::int64_t g = 0; g < groups; ++g) move(row / kScaleColumns * groups + g, at + 4 * kPanel * g);
 }
-template <class T>
-void pack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  if (k % step != 0) {
-    const std::int64_t bytes = kPanel * float_columns(k, step) * static_cast<std::int64_t>(sizeof(T));
-    std::memset(static_cast<Byte*>(to) + first * bytes, 0, static_cast<std::size_t>((last - first) * bytes));
+// Weights may be a file's bytes: of any alignment.
+void pack_floats(const PanelFormat& format, std::int64_t k, std::int64_t first, std::int64_t last, Operand from,
+                 Byte* to) {
+  const PanelFloats& f = format.floats;
+  const auto* const data = static_cast<const Byte*>(from.data);
+  if (k % f.step != 0) std::fill(to + first * f.panel_bytes(k), to + last * f.panel_bytes(k), Byte{});
+  each_float(f, k, first, last, [&](std::int64_t in_rows, std::int64_t at) {
+    if (format.number)
+      write16(to + at, format.number(data[in_rows]));
+    else if (f.bytes == 4)
+      std::memcpy(to + at, data + 4 * in_rows, 4);
+    else
+      std::memcpy(to + at, data + 2 * in_rows, 2);
+  });
+  for (std::int64_t row = first * kPanel; row < last * kPanel; ++row)
+    each_scale(f, k, row, [&](std::int64_t stored, std::int64_t at) {
+      std::memcpy(to + at, static_cast<const Byte*>(from.scales) + 4 * stored, 4);
+    });
+}
+void unpack_floats(const PanelFormat& format, std::int64_t k, std::int64_t first, std::int64_t last, const Byte* from,
+                   MutableOperand to) {
+  const PanelFloats& f = format.floats;
+  auto* const data = static_cast<Byte*>(to.data);
+  each_float(f, k, first, last, [&](std::int64_t in_rows, std::int64_t at) {
+    if (format.number)
+      data[in_rows] = format.element(read16(from + at));
+    else if (f.bytes == 4)
+      std::memcpy(data + 4 * in_rows, from + at, 4);
+    else
+      std::memcpy(data + 2 * in_rows, from + at, 2);
+  });
+  for (std::int64_t row = first * kPanel; row < last * kPanel; ++row) {
+    // Of rows that share a scale the first has it: others may be another thread's.
+    if (f.scales == FloatScales::columns && row % kScaleColumns != 0) continue;
+    each_scale(f, k, row, [&](std::int64_t stored, std::int64_t at) {
+      std::memcpy(static_cast<Byte*>(to.scales) + 4 * stored, from + at, 4);
+    });
   }
-  each_float(k, step, first, last,
-             [&](std::int64_t in_rows, std::int64_t in_panel) { move_element<T>(from, in_rows, to, in_panel); });
-}
-template <class T>
-void unpack_floats(std::int64_t k, int step, std::int64_t first, std::int64_t last, const void* from, void* to) {
-  each_float(k, step, first, last,
-             [&](std::int64_t in_rows, std::int64_t in_panel) { move_element<T>(from, in_panel, to, in_rows); });
 }
 
 }  // namespace
 
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, Operand from, std::byte* to) {
-  if (const int bytes = float_bytes(w))
-    return (bytes == 4 ? pack_floats<std::uint32_t> : pack_floats<std::uint16_t>)(k, float_step(w), first, last,
-                                                                                  from.data, to);
   const PanelFormat& f = *find(w);
   const ExactFloats exact;
+  if (!f.codes) return pack_floats(f, k, first, last, from, reinterpret_cast<Byte*>(to));
   const auto all = places(*f.codes);
   const std::int64_t bytes = f.codes->panel_bytes(k);
   std::fill(to + first * bytes, to + last * bytes, std::byte{});
@@ -240,11 +268,9 @@ void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last
 }
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                    MutableOperand to) {
-  if (const int bytes = float_bytes(w))
-    return (bytes == 4 ? unpack_floats<std::uint32_t> : unpack_floats<std::uint16_t>)(k, float_step(w), first, last,
-                                                                                      from, to.data);
   const PanelFormat& f = *find(w);
   const ExactFloats exact;
+  if (!f.codes) return unpack_floats(f, k, first, last, reinterpret_cast<const Byte*>(from), to);
   const auto all = places(*f.codes);
   const std::int64_t bytes = kPanel * (k / f.columns) * f.bytes;
   auto* const data = static_cast<Byte*>(to.data);

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packing of weights in panels. panel_codes.h says what those of codes hold, a format's file (formats/NAME.h) which of
-// them its own are. Of f32 and f16 a panel has, column behind column, those of its 16 rows. Of bf16 it has, pair of
-// columns behind pair, a row's two side by side, as instructions for bf16 take them; where k is odd, a last column of
-// zeros.
+// Packing of weights in panels. panel_codes.h says what panels hold, a format's file (formats/NAME.h) which its own
+// are.
 //
-// Lossless. As large as w, but for FP4, whose scales have two bytes there, so that a kernel need not decode them. A
-// scale of the whole tensor stays a stream of its own.
+// Lossless. As large as w, but for FP4, whose scales have two bytes there, so that a kernel need not decode them, and
+// for FP8, which is twice as large. A scale of the whole tensor stays a stream of its own.
 #pragma once
 
 #include <tilewright/format.h>
@@ -20,7 +18,8 @@
 
 namespace tilewright::cpu {
 
-const PanelCodes* panel_codes(Format w);  // null if it has no panels, or panels of floats
+const PanelCodes* panel_codes(Format w);    // null if it has no panels, or panels of floats
+const PanelFloats* panel_floats(Format w);  // null if it has no panels, or panels of codes
 
 std::int64_t panel_bytes(Format w, std::int64_t k);  // of one panel
 std::int64_t panel_bytes(const Gemm& g);             // of w; of a stack, of one of its matrices

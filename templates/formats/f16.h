@@ -2,6 +2,7 @@
 // What the host alone knows of f16 (format_host.h).
 #pragma once
 #include "formats/f16.cuh"
+#include "templates/cpu/panel_format.h"
 #include "templates/format_host.h"
 
 namespace tilewright {
@@ -9,6 +10,7 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::f16> : HostDefaults {
   static constexpr bool kGguf = true;
+  using Panels = cpu::FloatPanels<tw::fmt::f16>;
 };
 
 }  // namespace tilewright

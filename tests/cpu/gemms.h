@@ -31,9 +31,11 @@ inline const std::vector<const char*> kWeights = [] {
 }();
 
 inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
+// Formats whose panels are of floats that they do not store as such.
+inline constexpr const char* kFp8[] = {"e4m3", "e4m3_b128", "e4m3_row", "e4m3_tensor"};
 inline const char* x_of(const char* w) {
   if (std::string(w) == "int8") return "int8";
-  return std::find(kFloats, std::end(kFloats), std::string(w)) < std::end(kFloats) ? "bf16" : "q8_1";
+  return cpu::panel_floats(Format::parse(w)) ? "bf16" : "q8_1";
 }
 
 // Of some format: k that is a small number of its blocks, and of 32 columns.

@@ -12,6 +12,7 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
+#include "templates/cpu/panel_list.h"
 #include "templates/cpu/panels.h"
 #include "templates/describe.h"
 #include "templates/families.h"
@@ -68,6 +69,7 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
   std::mt19937 random(9);
   std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
   weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
+  weights.insert(weights.end(), std::begin(kFp8), std::end(kFp8));
   weights.push_back("int8");
   for (const char* w : weights)
     for (const std::int64_t blocks : {1, 2, 5}) {
@@ -136,6 +138,21 @@ TEST_CASE("a device packs weights with scales of their own, and unpacks them") {
     }
 }
 
+TEST_CASE("formats whose panels hold the same share an entry, for which native kernels are compiled once") {
+  std::set<std::size_t> used;
+  std::size_t formats = 0;
+  for (const Format f : Format::all()) {
+    const cpu::PanelCodes* codes = cpu::panel_codes(f);
+    if (!codes) continue;
+    ++formats;
+    CHECK(std::ranges::count(cpu::kPanelCodes, *codes) == 1);
+    used.insert(static_cast<std::size_t>(std::ranges::find(cpu::kPanelCodes, *codes) - cpu::kPanelCodes.begin()));
+  }
+  CHECK(used.size() == cpu::kPanelCodes.size());
+  CHECK(used.size() < formats);
+  CHECK(*cpu::panel_codes(Format::parse("q4_0")) == *cpu::panel_codes(Format::parse("int4_g32")));
+}
+
 TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
   CHECK(refused("gemm x=int8_row w=int8_row y=f32 m=1 n=48 k=40 pack=panels") ==
@@ -143,7 +160,7 @@ TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
             .find("pack=panels: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
   CHECK(refused("gemm x=q8_1 w=q2_k y=f32 m=1 n=48 k=256 pack=panels")
-            .find("pack=panels: w=q2_k has no panels; f32, f16, bf16, ggml_mxfp4, ") == 0);
+            .find("pack=panels: w=q2_k has no panels; f32, f16, bf16, e4m3, ") == 0);
   CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
         "pack=panels: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
   CHECK(refused("gemm x=int8 w=int8_row y=f32 m=1 n=48 k=64 pack=panels") ==

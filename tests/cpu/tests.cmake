@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the library has for CPUs, in all folders: loader, compiler, threads, kernels, engine.
 tilewright_test(cpu tilewright_tuner tilewright_jit tilewright_templates tilewright_cache)
-target_include_directories(test_cpu PRIVATE ${PROJECT_SOURCE_DIR}/templates)
+target_include_directories(test_cpu PRIVATE ${PROJECT_SOURCE_DIR}/templates ${TILEWRIGHT_GENERATED_DIR})  # the list of formats
 add_test(NAME cpu COMMAND test_cpu)
 # The same with the oldest libLLVM that is supported, where it is installed beside a newer one.
 find_library(TILEWRIGHT_OLDEST_LLVM NAMES libLLVM-15.so.1 NO_CACHE)

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <sstream>
 
 #include "support/catch.h"
@@ -214,6 +215,14 @@ TEST_CASE("quantize: every packing of 4-bit integers comes back by import_weight
       CHECK_FALSE(out.find("a.weight"));
       CHECK(out.find("odd.weight"));
     }
+}
+
+TEST_CASE("quantize: formats say whether GGUF has them, as its table of types does") {
+  const std::set<std::string_view> not_weights = {"q8_1", "int8", "int32"};
+  for (const Format f : Format::all()) {
+    INFO(f.name());
+    CHECK(f.info().gguf == (gguf_type(f.name()).has_value() && !not_weights.count(f.name())));
+  }
 }
 
 TEST_CASE("quantize: rows with a scale and NVFP4, as compressed-tensors stores them") {

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <memory>
 #include <numeric>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,34 @@ TEST_CASE("GPTQ's codes of 2, 3 and 8 bits give the weights that they say", "[im
   CHECK(refusal([&] { import_formats(w); }).field() == "qweight");
   CheckpointBytes to;
   CHECK(refusal([&] { export_weights(s.format, s.data, {}, g.weight, {}, to); }).field() == "bits");
+}
+
+TEST_CASE("formats of every width come back from GPTQ's packings, with the values that they had", "[import]") {
+  std::mt19937 random(4);
+  for (const Format f : integer_formats()) {
+    if (f.info().checkpoint != CheckpointForm::integers) continue;
+    const std::int64_t n = 64, k = 256;
+    std::vector<float> values(static_cast<std::size_t>(n * k));
+    for (float& v : values) v = static_cast<float>(random() % 4096) / 1024 - 1;
+    Streams s(f, n, k);
+    f.info().encode(values.data(), n, k, {s.data.data(), s.scales.data(), nullptr}, 0);
+    for (const Checkpoint packing : {Checkpoint::gptq, Checkpoint::gptq_v2}) {
+      INFO(f.name() << " " << to_string(packing));
+      CheckpointWeight like;
+      like.packing = packing, like.n = n, like.k = k, like.group = f.block(), like.bits = f.info().bits;
+      like.scales.type = TensorType::f16;
+      CheckpointBytes bytes;
+      const CheckpointWeight w = export_weights(f, s.data, s.scales, like, {}, bytes);
+      const std::vector<Format> fitting = import_formats(w);
+      CHECK(fitting.front().info().bits == f.info().bits);
+      for (const Format other : fitting) {
+        const Streams again = imported(w, other);
+        CHECK(again.decoded() == s.decoded());
+        if (other == f) CHECK(again.data == s.data);
+        if (other == f) CHECK(again.scales == s.scales);
+      }
+    }
+  }
 }
 
 TEST_CASE("checkpoints give the weights that they say, and come back byte for byte", "[import]") {

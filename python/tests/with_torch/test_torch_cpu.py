@@ -136,7 +136,18 @@ def test_decoded_weights_go_with_their_layers():
         twt.set_decoded_limit(_cpu.DECODED_BYTES)
 
 
-@pytest.mark.parametrize("activation, weight", (("int8_row", "int8_row"), ("q8_1", "int4_g64"), ("q8_1", "uint4_g128")))
+@pytest.mark.parametrize(
+    "activation, weight",
+    (
+        ("int8_row", "int8_row"),
+        ("q8_1", "int4_g64"),
+        ("q8_1", "uint4_g128"),
+        ("q8_1", "q3_k"),
+        ("int8_row", "ternary_row"),
+        ("e4m3_row", "e4m3_row"),
+        ("e4m3_row", "e4m3_b128"),
+    ),
+)
 def test_byte_and_group_formats_have_kernels(kernels, activation, weight):
     layer, x = layer_of(weight, activation), torch.randn(5, 256)
     close(layer(x), plain(layer, x), 1e-3)  # a code of x that rounds the other way
