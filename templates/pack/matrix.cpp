@@ -14,7 +14,9 @@ namespace {
 
 // A stream of a packed w, which repeats a pool of strips of tiles, or of panels.
 void fill_packed(const Gemm& g, float deviation, StreamName stream, std::uint64_t seed, std::span<std::byte> bytes) {
-  const std::int64_t rows = g.packing == Packing::panels ? cpu::kPanel : kTileRows;
+  std::int64_t rows = g.packing == Packing::panels ? cpu::kPanel : kTileRows;
+  // Rows that share scales stay together.
+  if (const int share = fast_path(g.w).scale_rows; share > rows) rows = g.n % share == 0 ? share : g.n;
   const std::int64_t strips = g.n / rows, pool = pool_size(strips, rows * g.k);
   Gemm part = g;
   part.n = pool * rows;

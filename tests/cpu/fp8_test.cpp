@@ -46,6 +46,24 @@ TEST_CASE("FP8: compiled and built-in kernels are right and give the same bits",
   CHECK(problems > 80);
 }
 
+TEST_CASE("FP8: a large weight that a test fills has one scale for all rows that share it", "[fp8]") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Family& floats = family("gemm", "cpu_floats");
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  for (const int n : {1024, 1040}) {
+    Operands o(gemm("e4m3_b128", 1, n, 4096, "", "bf16"));
+    INFO(o.problem.text());
+    int kernels = 0;
+    for (const Candidate& c : floats.candidates(o.problem, host_arch())) {
+      const Source source = floats.source(o.problem, host_arch(), c);
+      if (!source.host || kernels++) continue;
+      o.run(device, built_in(source, host_arch()));
+      CHECK(o.wrong() == "");
+    }
+    CHECK(kernels > 0);
+  }
+}
+
 TEST_CASE("FP8: the reason why a problem is left to the reference is one that packing heeds", "[fp8]") {
   const auto why = [](const char* text) {
     return family("gemm", "cpu_floats").why_not(Problem::parse(text), host_arch());
