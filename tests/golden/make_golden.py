@@ -177,6 +177,17 @@ def int4_groups(x: np.ndarray, group: int, top: float = 7, least: int = -7):
     return [packed_nibbles((q + 8).reshape(x.shape)), stored], (q.astype(F) * s).reshape(x.shape)
 
 
+def int3_groups(x: np.ndarray, group: int):
+    """Codes of a row in the bits that GPTQ gives those of a column: code i is bits 3 i to 3 i + 2, lowest first."""
+    b = x.reshape(-1, group)
+    stored = (np.abs(b).max(1) / F(3)).astype(np.float16)
+    s = stored.astype(F)[:, None]
+    good = (s > 0) & np.isfinite(s)
+    q = np.where(good, np.clip(np.rint(b / np.where(good, s, F(1))), -3, 3), 0).astype(np.int32)
+    bits = ((q + 4).reshape(x.shape[0], -1, 1) >> np.arange(3) & 1).astype(np.uint8)
+    return [np.packbits(bits.reshape(x.shape[0], -1), axis=1, bitorder="little"), stored], (q.astype(F) * s).reshape(x.shape)
+
+
 def uint4_groups(x: np.ndarray, group: int):
     b = x.reshape(-1, group)
     low, high = np.minimum(b.min(1), F(0)), np.maximum(b.max(1), F(0))
@@ -507,6 +518,9 @@ def plain(out: str) -> None:
     for group in (32, 64, 128):
         v = edge_weights()
         write(Path(out) / f"int4_g{group}_compressed_tensors.bin", v, *int4_groups(v, group, 7.5, -8))
+    ties3 = np.tile(F([0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3, -3]), COLS // 8)  # at a scale of exactly 1
+    v = np.concatenate([edge_weights(), ties3[None]])
+    write(Path(out) / "int3_g64.bin", v, *int3_groups(v, 64))
     powers = np.repeat(F([1.5, 1.5000001, 1.4999999, 1.75, 1.7499999, 1.9375, 1.9374999, 1.7500001] * 2) * F(2.0) ** np.arange(-8, 8), 32)
     powers *= np.tile(F([-1, 0.6, 0.41, -0.2]), 128).astype(F)
     for rule in ("ceil", "even"):
