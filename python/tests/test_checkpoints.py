@@ -51,6 +51,17 @@ def test_golden(path):
     assert np.array_equal(again.weight.data, layer.weight.data)
 
 
+@pytest.mark.parametrize("packing", ["gptq", "gptq_v2"])
+def test_codes_of_three_bits_come_back(packing):
+    weight = tw.encode(np.random.default_rng(3).standard_normal((64, 256), np.float32), "int3_g64")
+    out = checkpoints.export_weights(weight, packing, group=64)
+    assert out.codes.shape == (24, 64) and out.zeros.shape == (4, 6) and out.scales.shape == (4, 64)
+    tensors = {name: tensor for name, tensor in zip(out._fields, out) if tensor is not None}
+    layer = checkpoints.import_weights(packing, **tensors, group=64, bits=3)
+    assert layer.weight.format.name == "int3_g64" and layer.order is None
+    assert np.array_equal(layer.weight.data, weight.data) and np.array_equal(layer.weight.scales, weight.scales)
+
+
 def test_gather_rows():
     w = tw.encode(np.random.default_rng(0).standard_normal((8, 64)).astype("f4"), "int8_row")
     order = [7, 0, 3, 1, 2, 4, 6, 5]
