@@ -90,10 +90,11 @@ struct CheckpointBytes {
   std::vector<std::byte> codes = {}, zeros = {}, scales = {}, g_idx = {};
 };
 
-// The inverse. `like` says packing, bits, n, k, group and the type of the scales; `order` is import_order()'s, or empty.
-// Returns `like` with its tensors in `to`. gptq always gets a g_idx, compressed_tensors only with an order, and zero
-// points unless the format is symmetric. Throws Error (unsupported) where the packing cannot hold the weight: a scale
-// that its type rounds, scales that differ within a group, a zero point that is no code, other bits than the format's codes have, an order in awq.
+// The inverse. `like` says packing, bits, n, k, group and the type of the scales; `order` is import_order()'s, or
+// empty. Returns `like` with its tensors in `to`. gptq always gets a g_idx, compressed_tensors only with an order, and
+// zero points unless the format is symmetric. Throws Error (unsupported) where the packing cannot hold the weight: a
+// scale that its type rounds, scales that differ within a group, a zero point that is no code, other bits than the
+// format's codes have, an order in awq.
 TILEWRIGHT_EXPORT CheckpointWeight export_weights(Format format, std::span<const std::byte> data,
                                                   std::span<const std::byte> scales, const CheckpointWeight& like,
                                                   std::span<const std::int32_t> order, CheckpointBytes& to);

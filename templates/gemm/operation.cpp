@@ -27,8 +27,8 @@ struct Fields {
   static Gemm blank(Format any) { return {.x = any, .w = any, .y = any}; }
   template <class G, class V>
   static void visit(G& gemm, V&& visit) {
-    auto& [x, w, y, m, n, k, global, packing, x_from, bias, accumulation, act, alpha, c, beta, y_scale,
-           workspace, constant_weights, groups, group_layout] = gemm;
+    auto& [x, w, y, m, n, k, global, packing, x_from, bias, accumulation, act, alpha, c, beta, y_scale, workspace,
+           constant_weights, groups, group_layout] = gemm;
     visit(required("x", "activations, [m, k]"), x);
     visit(required("w", "weights, [n, k]"), w);
     visit(required("y", "result, [m, n]: f32 f16 bf16 int8 e4m3 e5m2 int32"), y);
