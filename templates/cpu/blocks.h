@@ -23,7 +23,7 @@ template <class B>
 struct Block {
   std::array<typename B::Bytes, 8> low, high;
   std::array<typename B::Floats, 2> scales;
-  typename B::Floats minimum;
+  std::array<typename B::Floats, 2> minima;  // of the columns of each scale
 
   // `part`: of the panel's rows.
   TW_INLINE Block(B& b, PanelCodes w, const typename B::Ptr& group, const typename B::Ptr& block, int part) {
@@ -59,7 +59,7 @@ struct Block {
     if (w.scale == PanelScale::row) scales[0] = b.load_floats(b.at(group, 4 * first));
     if (w.scale == PanelScale::front) {
       scales[0] = b.load_halves(b.at(group, 2 * first));
-      if (w.minima) minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))), scales[0]);
+      if (w.minima) minima[0] = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))), scales[0]);
       return;
     }
     for (int s = 0; s < w.scales && w.scale != PanelScale::row && !w.exact(); ++s) {
@@ -69,11 +69,12 @@ struct Block {
                   : w.scale == PanelScale::half ? b.load_halves(b.at(block, at + 2 * first))
                                                 : b.load_bf16s(b.at(block, at + 2 * first));
     }
-    if (w.minima && w.scale == PanelScale::half)
-      minimum = b.load_halves(b.at(block, w.code_bytes() + 2 * (kPanelRows * w.scales + first)));
-    else if (w.minima)
-      minimum = b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))),
-                      b.floats(b.load_codes(b.at(block, w.code_bytes() + kPanelRows * w.scales + first))));
+    for (int s = 0; s < w.scales && w.minima; ++s) {
+      const int number = kPanelRows * (w.scales + s) + first;
+      minima[s] = w.scale == PanelScale::half ? b.load_halves(b.at(block, w.code_bytes() + 2 * number))
+                                              : b.mul(b.load_halves(b.at(group, 2 * (kPanelRows + first))),
+                                                      b.floats(b.load_codes(b.at(block, w.code_bytes() + number))));
+    }
   }
 
   // Four columns' codes, whole ones.
@@ -113,7 +114,9 @@ struct Block {
       }
       acc = add_scaled(b, w, sum, scales[s], d, acc);
     }
-    return w.minima ? b.fma(minimum, b.splat_floats(b.at(scale, 4 * tokens)), acc) : acc;
+    for (int s = 0; s < w.scales && w.minima; ++s)
+      acc = b.fma(minima[s], b.splat_floats(b.at(scale, 4 * tokens * (s + 1))), acc);
+    return acc;
   }
 };
 

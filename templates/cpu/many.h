@@ -3,7 +3,7 @@
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 
-// A block of w, of some vectors of rows, unpacked in memory: of each its codes, then its scales and its minimum.
+// A block of w, of some vectors of rows, unpacked in memory: of each its codes, then its scales and its minima.
 template <class B>
 struct Unpacked {
   typename B::Ptr at;
@@ -20,7 +20,7 @@ struct Unpacked {
     return b.at(at, (vector * count(b, w) + i) * bytes);
   }
   TW_INLINE typename B::Bytes codes(B& b, int vector, int i) const { return b.load_bytes(place(b, vector, i)); }
-  TW_INLINE typename B::Floats scales(B& b, int vector, int i) const {  // i = w.scales: the minima
+  TW_INLINE typename B::Floats scales(B& b, int vector, int i) const {  // from i = w.scales on the minima
     return b.load_floats(place(b, vector, (halved(b, w) ? 16 : 8) + i));
   }
   TW_INLINE void store(B& b, int vector, const Block<B>& rows) const {
@@ -29,7 +29,8 @@ struct Unpacked {
     if (first == 16)
       for (int i = 0; i < 8; ++i) b.store_bytes(place(b, vector, 8 + i), rows.high[i]);
     for (int s = 0; s < w.scales && !w.exact(); ++s) b.store_floats(place(b, vector, first + s), rows.scales[s]);
-    if (w.minima) b.store_floats(place(b, vector, first + w.scales), rows.minimum);
+    for (int s = 0; s < w.scales && w.minima; ++s)
+      b.store_floats(place(b, vector, first + w.scales + s), rows.minima[s]);
   }
 };
 
@@ -156,8 +157,9 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
               const auto at = sum_at(token_sums, i, v);
               auto acc = add_scaled(b, w, products.sums[v * together + i], w.exact() ? d : rows.scales(b, v, s), d,
                                     b.load_floats(at));
-              if (w.minima && s + 1 == w.scales)
-                acc = b.fma(rows.scales(b, v, w.scales), b.splat_floats(b.at(token_scale, 4 * (tokens + i))), acc);
+              for (int q = 0; q < w.scales && w.minima && s + 1 == w.scales; ++q)
+                acc = b.fma(rows.scales(b, v, w.scales + q),
+                            b.splat_floats(b.at(token_scale, 4 * (tokens * (q + 1) + i))), acc);
               b.store_floats(at, acc);
             });
           });

@@ -10,9 +10,9 @@
 //
 // and then scales (PanelScale), r's behind those of the rows before it:
 //
-//   half, bf16   for each of `scales` parts of the columns 16 numbers, and 16 halves of minima if the format has them
+//   half, bf16   for each of `scales` parts of the columns 16 numbers, and as many of minima if the format has them
 //   grouped      16 bytes for each part, which count in 16 halves that stand in front of eight blocks; behind the bytes
-//                16 more of minima, which count in 16 more halves, if the format has minima
+//                as many of minima, which count in 16 more halves, if the format has minima
 //   front        none: 16 halves stand in front of `together` blocks, and behind them 16 of zero points (`minima`)
 //   row          none: 16 floats stand in front of the panel
 //   none         none at all: codes less their offset are the numbers
@@ -38,10 +38,10 @@ struct PanelCodes {
 
   constexpr int code_bytes() const { return kPanel * kPanelColumns * bits / 8; }
   constexpr int bytes() const {  // of a block
-    return code_bytes() + kPanel * (scale == PanelScale::grouped ? scales + (minima ? 1 : 0)
-                                    : scale == PanelScale::half || scale == PanelScale::bf16
-                                        ? 2 * (scales + (minima ? 1 : 0))
-                                        : 0);
+    const int numbers = scales * (minima ? 2 : 1);
+    return code_bytes() + kPanel * (scale == PanelScale::grouped                             ? numbers
+                                    : scale == PanelScale::half || scale == PanelScale::bf16 ? 2 * numbers
+                                                                                             : 0);
   }
   constexpr int blocks() const {  // of a group
     return scale == PanelScale::grouped ? 8 : scale == PanelScale::front ? together : 1;
@@ -50,9 +50,9 @@ struct PanelCodes {
     return scale == PanelScale::grouped || scale == PanelScale::front ? 2 * kPanel * (minima ? 2 : 1) : 0;
   }
   constexpr bool exact() const { return scale == PanelScale::none; }  // sums of products are integers throughout
-  constexpr int factors() const { return (exact() ? 0 : scales) + (minima ? 1 : 0); }     // of a row of a block
-  constexpr int head_bytes() const { return scale == PanelScale::row ? 4 * kPanel : 0; }  // in front of a panel
-  constexpr int largest() const { return e2m1 ? 24 : (1 << bits) - 1; }                   // what is multiplied
+  constexpr int factors() const { return (exact() ? 0 : scales) + (minima ? scales : 0); }  // of a row of a block
+  constexpr int head_bytes() const { return scale == PanelScale::row ? 4 * kPanel : 0; }    // in front of a panel
+  constexpr int largest() const { return e2m1 ? 24 : (1 << bits) - 1; }                     // what is multiplied
   // Of a panel of so many columns.
   constexpr std::int64_t panel_bytes(std::int64_t k) const {
     return head_bytes() + k / kPanelColumns * bytes() + k / (kPanelColumns * blocks()) * group_bytes();

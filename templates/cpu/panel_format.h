@@ -21,7 +21,7 @@ using tw::fmt::write16;
 // Scales of a row's 32 columns, as they are in the panel.
 struct PanelRow {
   std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum or zero point
-  std::uint16_t minimum;
+  std::uint16_t minima[2];
   std::uint32_t whole;  // of all columns, a float's bits
 };
 
@@ -32,10 +32,10 @@ struct HalfScale {
 // The format's minimum is added, and a panel's is subtracted: the sign is turned.
 struct HalfScaleAndMinimum {
   static void get(const tw::u8* from, int, PanelRow& row) {
-    row.scales[0] = read16(from), row.minimum = read16(from + 2) ^ 0x8000;
+    row.scales[0] = read16(from), row.minima[0] = read16(from + 2) ^ 0x8000;
   }
   static void put(const PanelRow& row, int, tw::u8* to) {
-    write16(to, row.scales[0]), write16(to + 2, row.minimum ^ 0x8000);
+    write16(to, row.scales[0]), write16(to + 2, row.minima[0] ^ 0x8000);
   }
 };
 // Half of an E8M0, which a bf16 holds, and a NaN. step: bytes from one to the next.
@@ -72,17 +72,35 @@ struct PairScales {
   static void get(const tw::u8* from, int block, PanelRow& row) {
     for (int i = 0; i < 2; ++i) row.group[i] = read16(from + 2 * i);
     row.scales[0] = static_cast<std::uint16_t>(tw::fmt::minima_scale(from, block));
-    row.minimum = static_cast<std::uint16_t>(tw::fmt::minima_minimum(from, block));
+    row.minima[0] = static_cast<std::uint16_t>(tw::fmt::minima_minimum(from, block));
   }
   static void put(const PanelRow& row, int block, tw::u8* to) {
     for (int i = 0; i < 2; ++i) write16(to + 2 * i, row.group[i]);
     tw::u8* const s = to + 4;
     const auto add = [](tw::u8& byte, int bits) { byte = static_cast<tw::u8>(byte | bits); };
     if (block < 4) {
-      add(s[block], row.scales[0]), add(s[block + 4], row.minimum);
+      add(s[block], row.scales[0]), add(s[block + 4], row.minima[0]);
     } else {
-      add(s[block + 4], (row.scales[0] & 15) | (row.minimum & 15) << 4);
-      add(s[block - 4], row.scales[0] >> 4 << 6), add(s[block], row.minimum >> 4 << 6);
+      add(s[block + 4], (row.scales[0] & 15) | (row.minima[0] & 15) << 4);
+      add(s[block - 4], row.scales[0] >> 4 << 6), add(s[block], row.minima[0] >> 4 << 6);
+    }
+  }
+};
+// Nibbles of scales and, above them, of minima, a byte for 16 columns from the block's first on; behind the codes two
+// halves that they count in.
+template <class F>
+struct NibbleScales {
+  static void get(const tw::u8* from, int block, PanelRow& row) {
+    for (int i = 0; i < 2; ++i) {
+      row.group[i] = read16(from + F::kDataBytes - 4 + 2 * i);
+      row.scales[i] = from[2 * block + i] & 15;
+      row.minima[i] = from[2 * block + i] >> 4;
+    }
+  }
+  static void put(const PanelRow& row, int block, tw::u8* to) {
+    for (int i = 0; i < 2; ++i) {
+      write16(to + F::kDataBytes - 4 + 2 * i, row.group[i]);
+      to[2 * block + i] = static_cast<tw::u8>((row.scales[i] & 15) | row.minima[i] << 4);
     }
   }
 };

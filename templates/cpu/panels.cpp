@@ -72,10 +72,10 @@ void get_panel(const PanelCodes& c, const Byte* panel, const Byte* group, const 
   const Byte* scales = block + c.code_bytes();
   if (c.scale == grouped) {
     for (int i = 0; i < c.scales; ++i, scales += kPanel) row.scales[i] = scales[r];
-    if (c.minima) row.minimum = scales[r];
+    for (int i = 0; i < c.scales && c.minima; ++i, scales += kPanel) row.minima[i] = scales[r];
   } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
     for (int i = 0; i < c.scales; ++i) row.scales[i] = read16(scales + 2 * (kPanel * i + r));
-    if (c.minima) row.minimum = read16(scales + 2 * (kPanel * c.scales + r));
+    for (int i = 0; i < c.scales && c.minima; ++i) row.minima[i] = read16(scales + 2 * (kPanel * (c.scales + i) + r));
   } else if (c.scale == PanelScale::row) {
     std::memcpy(&row.whole, panel + 4 * r, 4);
   }
@@ -85,10 +85,10 @@ void put_panel(const PanelCodes& c, Byte* panel, Byte* group, Byte* block, int r
   Byte* scales = block + c.code_bytes();
   if (c.scale == grouped) {
     for (int i = 0; i < c.scales; ++i, scales += kPanel) scales[r] = static_cast<Byte>(row.scales[i]);
-    if (c.minima) scales[r] = static_cast<Byte>(row.minimum);
+    for (int i = 0; i < c.scales && c.minima; ++i, scales += kPanel) scales[r] = static_cast<Byte>(row.minima[i]);
   } else if (c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
     for (int i = 0; i < c.scales; ++i) write16(scales + 2 * (kPanel * i + r), row.scales[i]);
-    if (c.minima) write16(scales + 2 * (kPanel * c.scales + r), row.minimum);
+    for (int i = 0; i < c.scales && c.minima; ++i) write16(scales + 2 * (kPanel * (c.scales + i) + r), row.minima[i]);
   } else if (c.scale == PanelScale::row) {
     std::memcpy(panel + 4 * r, &row.whole, 4);
   }

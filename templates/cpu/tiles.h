@@ -27,7 +27,8 @@ TW_INLINE inline void unpack_for_tiles(B& b, Codes codes, const BlockPlace<B>& f
     const int scales = blocks.codes() + bytes * part;
     for (int s = 0; s < w.scales && !w.exact(); ++s)
       b.store_floats(b.at(to, scales + 4 * kPanelRows * s), rows.scales[s]);
-    if (w.minima) b.store_floats(b.at(to, scales + 4 * kPanelRows * w.scales), rows.minimum);
+    for (int s = 0; s < w.scales && w.minima; ++s)
+      b.store_floats(b.at(to, scales + 4 * kPanelRows * (w.scales + s)), rows.minima[s]);
   }
 }
 
@@ -88,7 +89,7 @@ struct TileSums {
     const PanelCodes w = codes;
     const TileBlocks blocks = {w};
     const int bytes = 4 * b.lanes();
-    std::array<typename B::Floats, 3> factors;
+    std::array<typename B::Floats, 4> factors;
     for (int f = 0; f < blocks.factors(); ++f)
       factors[f] = b.load_floats(b.at(block, blocks.codes() + 4 * kPanelRows * f + bytes * part));
     repeat(number_like<kTileTokens>(together), [&](auto r) TW_INLINE {
@@ -98,7 +99,8 @@ struct TileSums {
         const auto products = b.load_ints(b.at(integers, kBytes * s + 4 * kPanelRows * r + bytes * part));
         sum = add_scaled(b, w, products, factors[s], d, sum);
       }
-      if (w.minima) sum = b.fma(factors[w.scales], b.splat_floats(b.at(scale, 4 * (kTileTokens + r))), sum);
+      for (int s = 0; s < w.scales && w.minima; ++s)
+        sum = b.fma(factors[w.scales + s], b.splat_floats(b.at(scale, 4 * (kTileTokens * (s + 1) + r))), sum);
     });
   }
 };

@@ -159,8 +159,8 @@ TEST_CASE("what panels are not for is refused by name") {
         "k=40: a multiple of 32, the columns of a panel's block");
   CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
             .find("pack=panels: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
-  CHECK(refused("gemm x=q8_1 w=q2_k y=f32 m=1 n=48 k=256 pack=panels")
-            .find("pack=panels: w=q2_k has no panels; f32, f16, bf16, e4m3, ") == 0);
+  CHECK(refused("gemm x=q8_1 w=nf4 y=f32 m=1 n=48 k=256 pack=panels")
+            .find("pack=panels: w=nf4 has no panels; f32, f16, bf16, e4m3, ") == 0);
   CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
         "pack=panels: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
   CHECK(refused("gemm x=int8 w=int8_row y=f32 m=1 n=48 k=64 pack=panels") ==
