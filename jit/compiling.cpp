@@ -17,6 +17,7 @@ struct State {
   std::mutex mutex;
   std::condition_variable ended;
   int compiles = 0;  // of all threads
+  int handlers = 0;  // that exit() calls
   bool exiting = false;
   const pid_t process =
       ::getpid();  // in a child of fork() other threads' compiles are gone, and the lock may be theirs
@@ -40,8 +41,6 @@ void wait_for_compiles() {
 
 }  // namespace
 
-void Compiling::library_opened() { std::atexit(&wait_for_compiles); }
-
 Compiling::Compiling() : counted_(state().process == ::getpid()) {
   if (!counted_) return;
   State& s = state();
@@ -55,6 +54,10 @@ Compiling::~Compiling() {
   if (!counted_) return;
   State& s = state();
   const std::lock_guard lock(s.mutex);
+  // exit() calls what was registered last first, and compilers make static objects as they come to need them: a handler
+  // after each of the first compiles is called before these are destroyed.
+  constexpr int kMostHandlers = 32;
+  if (s.handlers < kMostHandlers && std::atexit(&wait_for_compiles) == 0) ++s.handlers;
   --s.compiles;
   --own_compiles;
   s.ended.notify_all();

@@ -12,9 +12,6 @@ class Compiling {
   Compiling(const Compiling&) = delete;
   Compiling& operator=(const Compiling&) = delete;
 
-  // To call once a compiler's library is open, so that exit() waits before that library's destructors run.
-  static void library_opened();
-
  private:
   const bool counted_;
 };

@@ -10,7 +10,6 @@
 
 #include <tilewright/error.h>
 
-#include "jit/compiling.h"
 #include "jit/find_nvrtc.h"
 #include "jit/shared_library.h"
 
@@ -35,7 +34,6 @@ const Nvrtc& Nvrtc::open(const std::string& path, const NvrtcPlaces& places) {
 Nvrtc::Nvrtc(void* library) {
   bind(library);
   load_builtins();
-  Compiling::library_opened();
 }
 
 void Nvrtc::bind(void* library) {
@@ -130,7 +128,6 @@ Program::Program(const Nvrtc& nvrtc, const std::string& text, const std::string&
 int Program::compile(const std::vector<std::string>& options) {
   std::vector<const char*> pointers;
   for (const auto& option : options) pointers.push_back(option.c_str());
-  const Compiling compiling;
   return nvrtc_.compile(program_, static_cast<int>(pointers.size()), pointers.data());
 }
 

@@ -10,6 +10,8 @@
 
 #include <tilewright/options.h>
 
+#include "jit/compiling.h"
+
 namespace tilewright::jit {
 
 using NvrtcProgram = struct _nvrtcProgram*;
@@ -69,6 +71,7 @@ class Program {
   std::vector<std::byte> cubin() const;  // empty if there is none
 
  private:
+  const Compiling compiling_;
   const Nvrtc& nvrtc_;
   NvrtcProgram program_ = nullptr;
 };

@@ -14,7 +14,6 @@
 
 #include <tilewright/error.h>
 
-#include "jit/compiling.h"
 #include "jit/shared_library.h"
 
 namespace tilewright::jit::cpu {
@@ -191,7 +190,6 @@ const Llvm& Llvm::open(const std::string& path) {
                             "(Options::llvm) to it or to a directory that holds it. {}",
                             tried));
   llvm = new Llvm(library);
-  Compiling::library_opened();
   return *llvm;
 }
 
