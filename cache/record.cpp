@@ -75,11 +75,27 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
          next_of_axes(map.axes_at) && all_of_axes(map.box_axes) && all_of_axes(map.steps) && map_text(map) == whole;
 }
 
+std::string cpu_text(const CpuLaunch& launch) {
+  std::string text;
+  for (const GridAxis* axis : {&launch.blocks, &launch.first_blocks, &launch.scratch}) text += axis_text(*axis) + ';';
+  return text + std::to_string(launch.parts) + ';' + std::to_string(int{launch.needs_amx});
+}
+
+bool parse_cpu(std::string_view text, CpuLaunch& launch) {
+  const std::string whole(text);
+  for (GridAxis* axis : {&launch.blocks, &launch.first_blocks, &launch.scratch})
+    if (!parse_axis(token(text, ';'), *axis)) return false;
+  if (!to_integer(token(text, ';'), launch.parts)) return false;
+  launch.needs_amx = text == "1";
+  return cpu_text(launch) == whole;
+}
+
 // Adds the fields that only some plans have. A field with its default is left out, so that older rows stay valid.
 void add_extras(Key& key, const LaunchPlan& plan) {
   if (plan.persistent) key.add("persistent", plan.persistent);
   if (plan.overlap) key.add("overlap", 1);
   if (plan.most_rows) key.add("most_rows", plan.most_rows);
+  if (plan.cpu) key.add("cpu", cpu_text(*plan.cpu));
   // More maps than there is room for have no text: the line is malformed.
   for (std::size_t i = 0; i < std::min<std::size_t>(plan.map_count, plan.maps.size() + 1); ++i)
     key.add("map", i < plan.maps.size() ? map_text(plan.maps[i]) : "");
@@ -89,6 +105,7 @@ bool parse_extra(const std::string& tag, const std::string& value, LaunchPlan& p
   if (tag == "persistent") return to_integer(value, plan.persistent);
   if (tag == "overlap") return plan.overlap = value == "1";
   if (tag == "most_rows") return to_integer(value, plan.most_rows);
+  if (tag == "cpu") return parse_cpu(value, plan.cpu.emplace());
   return tag == "map" && plan.map_count < plan.maps.size() && parse_map(value, plan.maps[plan.map_count++]);
 }
 

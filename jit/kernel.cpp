@@ -157,9 +157,34 @@ unsigned blocks(const Device::Impl& device, const GridAxis& axis, int index, std
                   c.grid_x, c.grid_y, c.grid_z, c.block_x, loaded.plan.cluster, c.shared_bytes, kernel.device->name));
 }
 
+// To the driver that is a CPU (jit/cpu/driver.h): x is the blocks, y those of the first phase or the parts, and the
+// shared memory the scratch memory, in units.
+CUlaunchConfig cpu_config(const Device::Impl& device, const CpuLaunch& launch, std::int64_t rows, std::int64_t cols) {
+  CUlaunchConfig config = {};
+  config.grid_x = blocks(device, launch.blocks, 0, rows, cols);
+  config.grid_y = launch.parts ? launch.parts : blocks(device, launch.first_blocks, 1, rows, cols);
+  config.shared_bytes = blocks(device, launch.scratch, 2, rows, cols);
+  return config;
+}
+
+void launch_on_cpu(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                   std::int64_t rows, std::int64_t cols) {
+  const Device::Impl& device = *kernel.device;
+  CUlaunchConfig config = cpu_config(device, loaded.plan.cpu.value_or(CpuLaunch{loaded.plan.x}), rows, cols);
+  if (config.grid_x == 0) return;
+  config.stream = static_cast<CUstream>(stream);
+  const ContextScope scope(device);
+  void* parameters[] = {const_cast<std::byte*>(args), const_cast<std::byte*>(kernel.contract.constants.data())};
+  device.driver->must(device.driver->launch, &config, loaded.function, parameters, nullptr);
+}
+
 void launch_one(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
                 std::int64_t rows, std::int64_t cols) {
   const Device::Impl& device = *kernel.device;
+  if (device.cpu) {
+    launch_on_cpu(kernel, loaded, stream, args, rows, cols);
+    return;
+  }
   const LaunchPlan& plan = loaded.plan;
   CUlaunchConfig config;
   config.grid_x = blocks(device, plan.x, 0, rows, cols);

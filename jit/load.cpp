@@ -41,6 +41,7 @@ void check_registers(const Device::Impl& device, int registers, unsigned threads
 
 void check_limits(const Device::Impl& device, const Binary& binary) {
   const LaunchPlan& plan = binary.plan;
+  if (plan.cpu) return;  // of what follows a CPU has nothing
   if (plan.threads == 0 || plan.threads > static_cast<unsigned>(device.max_threads))
     refuse("plan.threads", fmt::format("{}", plan.threads), fmt::format("1 to {}", device.max_threads));
   if (plan.cluster == 0 || plan.cluster > kMaxCluster || (plan.cluster > 1 && !device.arch->clusters))

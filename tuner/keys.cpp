@@ -42,6 +42,9 @@ std::string plan_text(const LaunchPlan& p) {
                      " threads=" + std::to_string(p.threads) + " cluster=" + std::to_string(p.cluster) +
                      " shared=" + std::to_string(p.shared_bytes);
   // Only where a plan has them, so that the keys of all others stay what they were.
+  if (p.cpu)
+    text += fmt::format(" blocks={} first={} scratch={} parts={} amx={}", grid_text(p.cpu->blocks),
+                        grid_text(p.cpu->first_blocks), grid_text(p.cpu->scratch), p.cpu->parts, p.cpu->needs_amx);
   if (p.persistent) text += " persistent=" + std::to_string(p.persistent);
   if (p.overlap) text += " overlap=1";
   if (p.most_rows) text += " most_rows=" + std::to_string(p.most_rows);

@@ -44,7 +44,8 @@ int run_plan(const Context& context, const PlanArgs& args) {
     const Planned& p = plans[i];
     const auto blocks = [&](const GridAxis& axis) { return axis.blocks(problem.rows(), problem.cols()); };
     // A persistent grid depends on the device; without one it is that of the target's typical device.
-    const std::uint64_t x = p.plan.resident(blocks(p.plan.x), target.typical_sms);
+    const std::uint64_t x =
+        p.plan.cpu ? blocks(p.plan.cpu->blocks) : p.plan.resident(blocks(p.plan.x), target.typical_sms);
     list.push_back({{"candidate", p.candidate.text()},
                     {"family", p.candidate.family},
                     {"knobs", knobs_json(p.candidate)},

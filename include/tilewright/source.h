@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,10 +73,19 @@ struct TensorMapPlan {
   friend bool operator==(const TensorMapPlan&, const TensorMapPlan&) = default;
 };
 
-// On a CPU, whose blocks are claimed by threads, `threads` is 1 and the axes of the grid say: x, the blocks of the
-// kernel; y, the blocks of its first phase, all of which are complete before the others begin (of a kernel without one,
-// 1); z, the launch's scratch memory, in units of 64 bytes (CpuKernel). Of a kernel with parts y is their number, z the
-// memory for all CpuPart and their arguments, and x some number of blocks that such a launch has.
+// How a CPU's kernel is launched: threads claim its blocks.
+struct CpuLaunch {
+  static constexpr int kUnit = 64;  // bytes: scratch memory is counted in these, and aligned to them
+  GridAxis blocks;
+  GridAxis first_blocks = {0};  // of its first phase, all complete before the others begin; 0: it has none
+  GridAxis scratch = {0};       // units of memory that all blocks of a launch share (CpuKernel)
+  // Of a kernel whose launch is several in one (CpuKernel::parts): how many. `scratch` is then for all CpuPart and
+  // their arguments, and `blocks` some number of blocks that such a launch has.
+  std::uint32_t parts = 0;
+  bool needs_amx = false;  // the process asks the system for AMX's registers before it is loaded
+  friend bool operator==(const CpuLaunch&, const CpuLaunch&) = default;
+};
+
 struct LaunchPlan {
   GridAxis x, y, z;
   std::uint32_t threads = 0;       // per block, one-dimensional
@@ -90,6 +100,9 @@ struct LaunchPlan {
   // Rows that one launch takes, at most (0: any number), where the contract says how rows are passed (RowsRule): more
   // are several launches, one behind the other.
   std::uint32_t most_rows = 0;
+  // On a CPU instead of everything above but most_rows. Of a kernel of a caller's own that has none, x counts the
+  // blocks.
+  std::optional<CpuLaunch> cpu = {};
   // Parameters after the arguments and the constants: `const __grid_constant__ CUtensorMap`, one for each of the first
   // map_count. The rest stay as they are. Needs a target with tma.
   std::uint32_t map_count = 0;

@@ -615,7 +615,7 @@ TW_API tw_status tw_cache_import(tw_engine* engine, const char* path, tw_merge_r
 typedef struct tw_grid_axis { /* blocks = fixed * ceil(rows / per_rows) * ceil(cols / per_cols); 0 leaves out */
   uint32_t fixed, per_rows, per_cols;
 } tw_grid_axis;
-typedef struct tw_launch_plan {
+typedef struct tw_launch_plan { /* of a CPU's kernel x alone counts: its blocks */
   uint32_t struct_size;
   tw_grid_axis x, y, z;
   uint32_t threads;      /* per block */

@@ -38,7 +38,7 @@ namespace jit::cpu {
 namespace {
 
 constexpr std::size_t kAlign = 64, kHugePage = 2u << 20;
-constexpr std::size_t kUnit = 64;  // of a launch's scratch memory
+constexpr std::size_t kUnit = CpuLaunch::kUnit;
 
 // A kernel, ready to run.
 struct Function {
@@ -94,8 +94,7 @@ CUresult module_load(CUmodule* module, const void* binary) {
   context_current(&context);
   Function& f = loaded->function;
   f.context = reinterpret_cast<const Context*>(context);
-  // So kernels are called that use them (templates/cpu/gemm.cpp).
-  if (b.entry.ends_with("_tiles")) ask_for_tiles(b.entry);
+  if (b.plan.cpu && b.plan.cpu->needs_amx) ask_for_tiles(b.entry);
   if (b.host) {
     f.first = b.host->first, f.run = b.host->run, f.parts = b.host->parts;
   } else {
@@ -244,8 +243,8 @@ constexpr std::size_t kMostShared = 32u << 20;
 void launch_parts(const Function& f, const CUlaunchConfig& config, void** parameters) {
   Borrowed table_memory, memory;
   std::vector<Piece> pieces;
-  const std::size_t each = std::size_t{config.grid_z} / config.grid_y * kUnit;
-  auto* const table = static_cast<std::byte*>(table_memory.of(std::size_t{config.grid_z} * kUnit));
+  const std::size_t each = std::size_t{config.shared_bytes} / config.grid_y * kUnit;
+  auto* const table = static_cast<std::byte*>(table_memory.of(std::size_t{config.shared_bytes} * kUnit));
   f.parts(parameters[0], parameters[1], table, 0);
   const auto part = [&](unsigned i) { return reinterpret_cast<const CpuPart*>(table + i * each); };
   const auto bytes = [&](unsigned i) { return static_cast<std::size_t>(part(i)->scratch) * kUnit; };
@@ -286,7 +285,7 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** parame
   }
   Borrowed scratch;
   // A kernel without a first phase has no scratch memory either.
-  void* const shared = f.first ? scratch.of(std::size_t{config->grid_z} * kUnit) : nullptr;
+  void* const shared = f.first ? scratch.of(std::size_t{config->shared_bytes} * kUnit) : nullptr;
   Pool& pool = const_cast<Context*>(f.context)->pool;
   if (f.first) {
     Phase phase{f.first, parameters[0], parameters[1], shared};

@@ -77,7 +77,7 @@ class Bf16Family final : public EnumeratedFamily {
     const auto tiles = static_cast<double>((m + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = kPanel * k.panels, t.threads = 1;
-    t.blocks = static_cast<double>(plan(g, k).x.blocks(m, g.n));
+    t.blocks = static_cast<double>(plan(g, k).cpu->blocks.blocks(m, g.n));
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = t.unique_bytes + groups * static_cast<double>(panel_bytes(g)) * (tiles - 1);
     t.bytes_in_flight = 1e6;
@@ -109,12 +109,13 @@ class Bf16Family final : public EnumeratedFamily {
   static LaunchPlan plan(const Gemm& g, const Bf16Knobs& k) {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
     LaunchPlan p;
-    p.x = {1, tokens, static_cast<std::uint32_t>(kPanel * k.panels)};
-    p.y = {1, 1, 0};
+    CpuLaunch& launch = p.cpu.emplace();
+    launch.blocks = {1, tokens, static_cast<std::uint32_t>(kPanel * k.panels)};
+    launch.first_blocks = {1, 1, 0};
+    launch.needs_amx = true;
     // Whole chunks of a line for each token and block.
     const std::int64_t blocks = g.k / bf16_text::kBlock, chunks = (blocks + k.chunk - 1) / k.chunk;
-    p.z = {static_cast<std::uint32_t>(chunks * k.chunk * k.tokens), tokens, 0};
-    p.threads = 1;
+    launch.scratch = {static_cast<std::uint32_t>(chunks * k.chunk * k.tokens), tokens, 0};
     return with_parts(g, p);
   }
   static PartGrid grid(const Bf16Knobs& k) {

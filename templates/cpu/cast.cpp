@@ -46,8 +46,8 @@ class CastFamily final : public EnumeratedFamily {
     s.name = "cast/cpu_cast";
     s.entry = "tilewright_cast";
     s.plan = plan(*problem.as<Cast>());
-    const auto run = [c = *problem.as<Cast>(), each = std::int64_t{s.plan.x.per_rows}](const void* args, const void*,
-                                                                                       void*, std::int64_t block) {
+    const auto run = [c = *problem.as<Cast>(), each = std::int64_t{s.plan.cpu->blocks.per_rows}](
+                         const void* args, const void*, void*, std::int64_t block) {
       const CastArgs& a = *static_cast<const CastArgs*>(args);
       cast_rows(c, a, block * each, std::min(each, a.rows - block * each));
     };
@@ -57,8 +57,9 @@ class CastFamily final : public EnumeratedFamily {
   Traits traits(const Problem& problem, const Arch&, const Candidate&) const override {
     const LaunchPlan p = plan(*problem.as<Cast>());
     Traits t;
-    t.tile_rows = static_cast<int>(p.x.per_rows), t.tile_cols = static_cast<int>(problem.cols()), t.threads = 1;
-    t.blocks = static_cast<double>(p.x.blocks(std::max<std::int64_t>(problem.rows(), 1), problem.cols()));
+    t.tile_rows = static_cast<int>(p.cpu->blocks.per_rows), t.tile_cols = static_cast<int>(problem.cols()),
+    t.threads = 1;
+    t.blocks = static_cast<double>(p.cpu->blocks.blocks(std::max<std::int64_t>(problem.rows(), 1), problem.cols()));
     t.unique_bytes = t.global_bytes = problem.min_bytes();
     t.bytes_in_flight = 1e6;
     return t;
@@ -67,8 +68,7 @@ class CastFamily final : public EnumeratedFamily {
  private:
   static LaunchPlan plan(const Cast& c) {
     LaunchPlan p;
-    p.x = {1, static_cast<std::uint32_t>(std::max<std::int64_t>(1, kElements / c.cols)), 0};
-    p.threads = 1;
+    p.cpu = {{1, static_cast<std::uint32_t>(std::max<std::int64_t>(1, kElements / c.cols)), 0}};
     return p;
   }
 };

@@ -169,12 +169,13 @@ class Columns final : public EnumeratedFamily {
   }
   static LaunchPlan plan(const Extents& e, const Knobs& k, bool packed) {
     LaunchPlan p;
-    p.x = {static_cast<std::uint32_t>(e.groups * blocks_of(e.panels, std::int64_t{k.panels} * k.turns)),
-           static_cast<std::uint32_t>(k.tokens * k.tiles), 0};
-    p.threads = 1;
+    CpuLaunch& launch = p.cpu.emplace();
+    launch.blocks = {static_cast<std::uint32_t>(e.groups * blocks_of(e.panels, std::int64_t{k.panels} * k.turns)),
+                     static_cast<std::uint32_t>(k.tokens * k.tiles), 0};
     if (packed) return p;  // no first phase
-    p.y = {static_cast<std::uint32_t>(e.groups * e.panels), 0, 0};
-    p.z = {static_cast<std::uint32_t>(e.groups * e.panels * e.columns), 0, 0};  // 64 bytes: a column of a panel
+    launch.first_blocks = {static_cast<std::uint32_t>(e.groups * e.panels), 0, 0};
+    // A unit is a column of a panel.
+    launch.scratch = {static_cast<std::uint32_t>(e.groups * e.panels * e.columns), 0, 0};
     return p;
   }
   static constexpr std::int64_t kMostStack = 160 << 10;
@@ -252,10 +253,9 @@ class Depthwise final : public EnumeratedFamily {
   }
   static LaunchPlan plan(const Conv& c, const DepthwiseKnobs& k) {
     LaunchPlan p;
-    p.x = {1, static_cast<std::uint32_t>(k.pixels), 0};
-    p.y = {static_cast<std::uint32_t>(c.c / kPanel), 0, 0};
-    p.z = {static_cast<std::uint32_t>(c.c / kPanel * conv::as_gemm(c).k), 0, 0};
-    p.threads = 1;
+    p.cpu = {{1, static_cast<std::uint32_t>(k.pixels), 0},
+             {static_cast<std::uint32_t>(c.c / kPanel), 0, 0},
+             {static_cast<std::uint32_t>(c.c / kPanel * conv::as_gemm(c).k), 0, 0}};
     return p;
   }
 };

@@ -217,8 +217,7 @@ class Reference final : public ReferenceFamily {
     Source s;
     s.name = "conv/cpu_reference";
     s.entry = "tilewright_reference";
-    s.plan.x = {1, kPixels, kChannels};
-    s.plan.threads = 1;
+    s.plan.cpu = {{1, kPixels, kChannels}};
     const auto run = [conv = *problem.as<Conv>(), oracle = c.at("oracle") != 0](const void* args, const void*, void*,
                                                                                 std::int64_t block) {
       Launch(conv, *static_cast<const ConvArgs*>(args)).compute(block, oracle);

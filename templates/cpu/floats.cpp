@@ -80,7 +80,7 @@ class FloatFamily final : public EnumeratedFamily {
                tiles = static_cast<double>((m + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = static_cast<int>(rows), t.tile_cols = kPanel * k.panels, t.threads = 1;
-    t.blocks = static_cast<double>(p.x.blocks(m, g.n));
+    t.blocks = static_cast<double>(p.cpu->blocks.blocks(m, g.n));
     t.unique_bytes = problem.min_bytes();
     t.global_bytes = t.unique_bytes + groups * static_cast<double>(panel_bytes(g)) * (blocks_of_rows - 1);
     t.bytes_in_flight = 1e6;
@@ -131,15 +131,14 @@ class FloatFamily final : public EnumeratedFamily {
   static LaunchPlan plan(const Gemm& g, const FloatKnobs& k) {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
     LaunchPlan p;
-    p.x = {1, tokens * static_cast<std::uint32_t>(k.tiles), static_cast<std::uint32_t>(kPanel * k.panels)};
-    p.y = {1, 1, 0};
-    p.z = {static_cast<std::uint32_t>(((g.k + g.k % 2) * k.tokens * 4 + 63) / 64), tokens,
-           0};  // tiles are without gaps
+    const std::int64_t bytes = (g.k + g.k % 2) * k.tokens * 4;  // of a tile; tiles are without gaps
+    p.cpu = {{1, tokens * static_cast<std::uint32_t>(k.tiles), static_cast<std::uint32_t>(kPanel * k.panels)},
+             {1, 1, 0},
+             {static_cast<std::uint32_t>((bytes + CpuLaunch::kUnit - 1) / CpuLaunch::kUnit), tokens, 0}};
     // x takes some 32 MiB in single precision; more rows are several launches. A multiple of 16 (LaunchPlan). A
     // contract cannot say where the scales of a row are that has several.
     if (input_of(g).columns == 0)
       p.most_rows = static_cast<std::uint32_t>(std::max<std::int64_t>(1, (std::int64_t{1} << 19) / g.k)) * 16;
-    p.threads = 1;
     return with_parts(g, p);
   }
   static PartGrid grid(const FloatKnobs& k) {

@@ -105,7 +105,7 @@ class PanelFamily : public EnumeratedFamily {
     const double tiles = static_cast<double>((std::max<std::int64_t>(g.m, 1) + k.tokens - 1) / k.tokens);
     Traits t;
     t.tile_rows = k.tokens, t.tile_cols = text::kPanelRows * k.panels, t.threads = 1;
-    t.blocks = static_cast<double>(p.x.blocks(std::max<std::int64_t>(g.m, 1), g.n));
+    t.blocks = static_cast<double>(p.cpu->blocks.blocks(std::max<std::int64_t>(g.m, 1), g.n));
     t.unique_bytes = problem.min_bytes();
     const auto w_bytes = static_cast<double>(groups * panel_bytes(g));
     t.global_bytes = t.unique_bytes + w_bytes * (tiles - 1);
@@ -130,12 +130,13 @@ class PanelFamily : public EnumeratedFamily {
   LaunchPlan plan(const Gemm& g, const Knobs& k) const {
     const auto tokens = static_cast<std::uint32_t>(k.tokens);
     LaunchPlan p;
-    p.x = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
-    p.y = {1, 1, 0};
+    CpuLaunch& launch = p.cpu.emplace();
+    launch.blocks = {1, tokens, static_cast<std::uint32_t>(text::kPanelRows * k.panels)};
+    launch.first_blocks = {1, 1, 0};
+    launch.needs_amx = kernel_text() == KernelText::tiles;
     // A tile's records. Tiles are without gaps, so that these units of 64 bytes are no fewer than are used.
     const std::int64_t bytes = g.k / text::kBlock * k.tokens * text::token_bytes(*panel_codes(g.w));
-    p.z = {static_cast<std::uint32_t>((bytes + 63) / 64), tokens, 0};
-    p.threads = 1;
+    launch.scratch = {static_cast<std::uint32_t>((bytes + CpuLaunch::kUnit - 1) / CpuLaunch::kUnit), tokens, 0};
     return with_parts(g, p);
   }
   PartGrid grid(const Gemm& g, const Knobs& k) const {
@@ -283,8 +284,7 @@ class Panels final : public EnumeratedFamily {
     Source s;
     s.name = "pack/cpu_panels";
     s.entry = "tilewright_pack";
-    s.plan.x = {1, kPanel, 0};
-    s.plan.threads = 1;
+    s.plan.cpu = {{1, kPanel, 0}};
     const auto move = [p](const void* args, const void*, void*, std::int64_t panel) {
       const PackArgs& a = *static_cast<const PackArgs*>(args);
       if (p.inverse)

@@ -19,7 +19,7 @@
 namespace tilewright::cpu {
 namespace {
 
-constexpr int kUnit = 64;  // of scratch memory, LaunchPlan::z
+constexpr int kUnit = CpuLaunch::kUnit;
 constexpr int kPartUnits = 1 + (sizeof(GemmArgs) + kUnit - 1) / kUnit;
 static_assert(sizeof(CpuPart) == kUnit && sizeof(GemmArgs) % 8 == 0);
 
@@ -100,9 +100,10 @@ void parts(B& b, const typename B::Arguments& a, const Groups& s) {
 LaunchPlan with_parts(const Gemm& g, LaunchPlan plain) {
   if (!g.groups) return plain;
   const auto groups = static_cast<std::uint32_t>(g.groups);
-  plain.x.fixed *= groups;
-  plain.y = {groups, 0, 0};
-  plain.z = {groups * kPartUnits, 0, 0};
+  plain.cpu->blocks.fixed *= groups;
+  plain.cpu->first_blocks = {0};
+  plain.cpu->parts = groups;
+  plain.cpu->scratch = {groups * kPartUnits, 0, 0};
   plain.most_rows = 0;  // the driver divides a launch of much scratch memory between groups
   return plain;
 }

@@ -10,7 +10,7 @@
 
 namespace tilewright::cpu {
 
-// What a plain kernel's launch takes: of a launch's axes (LaunchPlan), what does not depend on n and k.
+// What a plain kernel's launch takes: of its blocks and memory (CpuLaunch), what does not depend on n and k.
 struct PartGrid {
   int tokens = 1, columns = 1;    // of a block
   int tile = 1;                   // tokens side by side in scratch memory

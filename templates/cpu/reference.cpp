@@ -207,10 +207,7 @@ class Reference final : public ReferenceFamily {
     s.entry = "tilewright_reference";
     const Gemm& g = *problem.as<Gemm>();
     const auto groups = static_cast<std::uint32_t>(std::max(g.groups, 1));
-    s.plan.x = {groups, 0, kColumns};
-    s.plan.y = {groups, 1, 0};
-    s.plan.z = {groups * static_cast<std::uint32_t>(lines(g)), 1, 0};
-    s.plan.threads = 1;
+    s.plan.cpu = {{groups, 0, kColumns}, {groups, 1, 0}, {groups * static_cast<std::uint32_t>(lines(g)), 1, 0}};
     const auto first = [g](const void* args, const void*, void* scratch, std::int64_t row) {
       decode_x(g, *static_cast<const GemmArgs*>(args), static_cast<float*>(scratch), row);
     };

@@ -26,7 +26,7 @@ class ReferenceFamily : public EnumeratedFamily {
   }
   // A tile is a block; where the plan has none across rows, all rows.
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& c) const final {
-    const GridAxis blocks = source(problem, arch, c).plan.x;
+    const GridAxis blocks = source(problem, arch, c).plan.cpu->blocks;
     const std::int64_t rows = std::max<std::int64_t>(problem.rows(), 1);
     Traits t;
     t.tile_rows = static_cast<int>(blocks.per_rows ? blocks.per_rows : std::min<std::int64_t>(rows, 1 << 20));

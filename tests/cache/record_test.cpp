@@ -41,6 +41,7 @@ Binary full_binary() {
   binary.plan.persistent = 2;
   binary.plan.overlap = true;
   binary.plan.most_rows = 2032;
+  binary.plan.cpu = {{1, 16, 32}, {2, 0, 0}, {~0u, 4, 0}, 7, true};
   binary.plan.map_count = 3;
   binary.plan.maps[0] = {.pointer = 8,
                          .behind = std::uint64_t{1} << 34,
@@ -122,6 +123,8 @@ TEST_CASE("extras of a plan that make no sense have no text that is read") {
                                  {"map=8,64,", "map=64,"},
                                  {"map=8,64,", "map=8,64,0,"},
                                  {"most_rows=2032\n", "most_rows=0\n"},
+                                 {"cpu=1,16,32;", "cpu=1,16;"},
+                                 {";7;1\n", ";7;2\n"},
                                  {",128,0,128,1,1,17179869184\n", ",128,0,4294967296,1,1,17179869184\n"},
                                  {",1,1,17179869184\n", ",1,1,0\n"},
                                  {",1,1,17179869184\n", ",1,1\n"}}) {

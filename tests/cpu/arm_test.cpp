@@ -91,9 +91,11 @@ class Case {
         const auto value = static_cast<std::int64_t>(v);
         write(out, std::as_bytes(std::span(&value, 1)));
       };
-      const LaunchPlan& plan = binary.plan;
+      const CpuLaunch& launch = *binary.plan.cpu;
+      const std::uint64_t first = launch.parts ? launch.parts : launch.first_blocks.blocks(m, n),
+                          scratch = launch.scratch.blocks(m, n) * CpuLaunch::kUnit;
       for (const std::uint64_t v :
-           {plan.y.blocks(m, n), plan.x.blocks(m, n), plan.z.blocks(m, n) * 64, std::uint64_t{contract.args_bytes},
+           {first, launch.blocks.blocks(m, n), scratch, std::uint64_t{contract.args_bytes},
             std::uint64_t{contract.constants.size()}, std::uint64_t{spans_.size()}, std::uint64_t{places.size()}})
         number(v);
       write(out, {static_cast<const std::byte*>(args), contract.args_bytes});

@@ -266,8 +266,8 @@ TEST_CASE("weights in panels are for one group of floats, whole panels, on CPUs 
   // No first phase, no scratch memory, and less to move.
   for (const Candidate& c : columns().candidates(problem, host_arch())) {
     const Source source = columns().source(problem, host_arch(), c);
-    CHECK(source.plan.y.blocks(64, 32) == 1);
-    CHECK(source.plan.z.blocks(64, 32) == 1);
+    CHECK(source.plan.cpu->first_blocks.blocks(64, 32) == 0);
+    CHECK(source.plan.cpu->scratch.blocks(64, 32) == 0);
     CHECK(source.text.find("_first") == std::string::npos);
     CHECK((!source.host || !source.host->first));
     CHECK(columns().traits(problem, host_arch(), c).global_bytes <

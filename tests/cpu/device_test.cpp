@@ -64,6 +64,21 @@ TEST_CASE("a pool runs each block once, whatever the numbers of blocks and threa
   }
 }
 
+TEST_CASE("a caller's kernel may have any name, also on a CPU without AMX") {
+  std::string text = kNumbers;
+  const std::string from = "@k(", to = "@my_tiles(";
+  REQUIRE(text.find(from) != text.npos);
+  text.replace(text.find(from), from.size(), to);
+  Source source = ir(text);
+  source.entry = "my_tiles";
+  source.plan.x = {1, 1, 0};
+  const Arch& plain = arch("x86-64-v3");
+  const auto runs = host_archs();
+  if (std::find(runs.begin(), runs.end(), &plain) == runs.end()) return;
+  const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}, .target = plain.name});
+  CHECK(numbers(Kernel(device, compile(source, plain, llvm())), 4) == std::vector<std::int64_t>{0, 1, 2, 3});
+}
+
 TEST_CASE("callers share a pool") {
   Pool pool({.threads = 3, .parallel_for = {}});
   std::atomic<int> right{0};

@@ -56,6 +56,12 @@ TEST_CASE("everything that changes a binary changes its key, nothing else does",
   changes("persistent", [](Source& s) { s.plan.persistent = 1; });
   changes("overlap", [](Source& s) { s.plan.overlap = true; });
   changes("rows of a launch", [](Source& s) { s.plan.most_rows = 64; });
+  changes("a CPU's launch", [](Source& s) { s.plan.cpu = CpuLaunch{}; });
+  changes("its blocks", [](Source& s) { s.plan.cpu = {{2, 0, 0}}; });
+  changes("its first phase", [](Source& s) { s.plan.cpu = {{1, 0, 0}, {3, 0, 0}}; });
+  changes("its memory", [](Source& s) { s.plan.cpu = {{1, 0, 0}, {0}, {3, 0, 0}}; });
+  changes("its parts", [](Source& s) { s.plan.cpu = {{1, 0, 0}, {0}, {0}, 3}; });
+  changes("AMX", [](Source& s) { s.plan.cpu = {{1, 0, 0}, {0}, {0}, 0, true}; });
   changes("a map", [](Source& s) { s.plan.map_count = 1; });
   changes("two maps", [](Source& s) { s.plan.map_count = 2; });
   int fields = 0;

@@ -31,6 +31,7 @@ Source sample() {
   s.plan.persistent = 3;
   s.plan.overlap = true;
   s.plan.most_rows = 48;
+  s.plan.cpu = {{1, 16, 0}, {2, 0, 0}, {3, 0, 8}, 5, true};
   return s;
 }
 

@@ -55,6 +55,12 @@ class Writer {
     number(p.most_rows);
     number(p.map_count);
     for (const TensorMapPlan& m : p.maps) map(m);
+    number(p.cpu.has_value());
+    if (p.cpu) {
+      for (const GridAxis& a : {p.cpu->blocks, p.cpu->first_blocks, p.cpu->scratch}) axis(a);
+      number(p.cpu->parts);
+      number(p.cpu->needs_amx);
+    }
   }
   std::string take() { return std::move(out_); }
 
@@ -128,6 +134,12 @@ class Reader {
     p.most_rows = number();
     p.map_count = number();
     for (TensorMapPlan& m : p.maps) m = map();
+    if (number() != 0) {
+      CpuLaunch& cpu = p.cpu.emplace();
+      for (GridAxis* a : {&cpu.blocks, &cpu.first_blocks, &cpu.scratch}) *a = axis();
+      cpu.parts = number();
+      cpu.needs_amx = number() != 0;
+    }
     return p;
   }
 
