@@ -49,7 +49,8 @@ std::map<std::string, std::string> field_values() {
   std::map<std::string, std::string> values;
   for (const Operation* operation : operations())
     for (const FieldInfo& f : operation->fields()) {
-      std::string words = f.value == "FORMAT" ? formats : f.value.find('|') == f.value.npos ? "" : f.value;
+      const bool said = !f.value.empty() && f.value[0] >= 'a' && f.value[0] <= 'z';  // else it stands for something
+      std::string words = f.value == "FORMAT" ? formats : said ? f.value : "";
       std::replace(words.begin(), words.end(), '|', ' ');
       if (!words.empty()) values[f.name] = words;
     }

@@ -80,6 +80,7 @@ std::vector<Problem> for_target(const Engine& engine, const std::vector<Problem>
 // What a Layer of this problem launches on a target, whichever of its launches the problem is: x_from, pack and
 // workspace are the layer's to decide.
 std::vector<Problem> as_layer(const Problem& problem, const Arch& target) {
+  if (problem.as<Pack>()) return {};  // each target packs in its own order, along with the problem that is packed
   LayerOptions options;
   const auto asked = [&]() -> std::optional<Problem> {
     if (const Gemm* given = problem.as<Gemm>()) {

@@ -28,8 +28,9 @@ std::vector<Binary> binaries_of(const Problem& problem, const Candidate& c, bool
   const Source source = bf16_tiles().source(problem, with_tiles(), c);
   Binary plain;
   plain.target = host_arch().name;
-  plain.entry = "in_plain_code";  // needs no AMX
+  plain.entry = "in_plain_code";
   plain.plan = source.plan;
+  plain.plan.cpu->needs_amx = false;
   plain.host = std::make_shared<const CpuKernel>(
       bf16_tiles_in_native(*cpu::float_type(g.x_stored()), cpu::epilogue_of(g), static_cast<int>(c.at("tokens")),
                            static_cast<int>(c.at("panels")), static_cast<int>(c.at("chunk"))));
