@@ -250,15 +250,18 @@ def test_the_process_exits_while_a_thread_compiles():
     code = (
         "import sys, threading, time, tilewright as tw\n"
         "engine = tw.Engine(cache=':memory:', nvrtc=sys.argv[1])\n"
+        "done = []\n"
         "def compile(i):\n"
         "    while True:\n"
         "        i += 1\n"
         "        try: engine.compile('__global__ void f%d(float* y) { y[0] = %d; }' % (i, i), 'f%d' % i, 'sm_90a')\n"
         "        except tw.TilewrightError: pass\n"
+        "        done.append(i)\n"
         "for i in range(3): threading.Thread(target=compile, args=(i * 1000,), daemon=True).start()\n"
+        "while len(done) < 9: time.sleep(0.01)\n"  # the compiler has what it makes late
         "time.sleep(float(sys.argv[2]))\n"
     )
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "TILEWRIGHT_LIBRARY": LIBRARY or ""}
     for i in range(6):
-        done = subprocess.run([sys.executable, "-c", code, NVRTC, str(0.3 + 0.07 * i)], env=variables, timeout=120)
+        done = subprocess.run([sys.executable, "-c", code, NVRTC, str(0.03 * i)], env=variables, timeout=120)
         assert done.returncode == 0
