@@ -285,7 +285,7 @@ TEST_CASE("cli: prewarm --layers compiles what a layer launches on each target")
     return tool("cache ls --json --kind choice" + cache).json().dump();
   };
   // As a layer on a CPU recorded it; its own packing is left out.
-  CHECK(compiled("sm_90a", "pack w=q4_0 x=q8_1 n=128 k=256 order=panels") == "[]");
+  CHECK(compiled("sm_90a", "pack w=q4_0 x=q8_1 n=128 k=256 order=panels").find("\"entries\":[]") != std::string::npos);
   const std::string all = compiled("sm_90a", "gemm x=q8_1 w=q4_0 y=f32 m=2 n=128 k=256 pack=panels x_from=f32");
   for (const char* part : {"pack=tiles workspace=34603008", "pack=tiles x_from=f32 workspace=34603008",
                            "cast x=f32 y=q8_1 rows=", "pack w=q4_0 x=q8_1 n=128 k=256"})
