@@ -275,7 +275,7 @@ def device_rows(report, layers, tool, cache):
     try:
         bench = cpp_bench(tool, layers.n, layers.k, cache, report)
     except (OSError, RuntimeError) as error:
-        bench = {"error": str(error)}
+        bench = {"error": str(error).replace(ROOT + os.sep, "")}  # results name no folder of a machine
     first = layers.ours()
     first(layers.x)
     copies = max(2, int(COLD_BYTES / first.weight.nbytes) + 1)

@@ -19,8 +19,8 @@ struct State {
   int compiles = 0;  // of all threads
   int handlers = 0;  // that exit() calls
   bool exiting = false;
-  const pid_t process =
-      ::getpid();  // in a child of fork() other threads' compiles are gone, and the lock may be theirs
+  // In a child of fork() other threads' compiles are gone, and the lock may be theirs.
+  const pid_t process = ::getpid();
 };
 
 State& state() {

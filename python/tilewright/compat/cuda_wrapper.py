@@ -244,7 +244,7 @@ def _sums(a: Tensor, b: Tensor) -> Tensor:
         return (a.double() @ b.double()).to(torch.int32)  # int8 times int8, which double precision adds exactly
     index = _cuda.index_of(a)
     y = a.new_empty((m, n), dtype=torch.int32)
-    x, w = _cuda._aligned(a), _cuda._aligned(b.T)
+    x, w = _cuda.aligned(a), _cuda.aligned(b.T)
     _cuda.kernel(problem, index).launch(torch.cuda.current_stream(index), x=x, w=w, y=y, m=m)
     return y
 

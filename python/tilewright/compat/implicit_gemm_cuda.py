@@ -131,7 +131,7 @@ def _fake_quantized(operation: str, x: Tensor, cols: int, block: int, amax: Tens
     y = torch.empty_like(dense)
     if x.is_cuda:
         index = _cuda.index_of(x)
-        dense, stream = _cuda._aligned(dense), torch.cuda.current_stream(index)
+        dense, stream = _cuda.aligned(dense), torch.cuda.current_stream(index)
         _cuda.kernel(problem, index).launch(stream, x=dense, y=y, amax=amax, rows=len(dense))
     else:
         problem.with_rows(len(dense)).compute({"x": dense, "y": y, "amax": amax})

@@ -138,14 +138,14 @@ def _warn_once(what: tuple[str, ...], message: str) -> None:
 def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) -> Tensor:
     """x [rows, k]; arguments that were checked. What comes before the activation, if the problem has one."""
     y = torch.empty((x.shape[0], p.spec.n), dtype=p.y)
-    x, panels = _aligned(x), _panels_of(p, weight)
+    x, panels = _cuda.aligned(x), _panels_of(p, weight)
     args = _c.GemmArgs(alpha=1.0, beta=1.0, m=x.shape[0], y=y.data_ptr())
     args.x.data, args.w.data = x.data_ptr(), panels.data_ptr()
     if "global" in p.spec.streams:  # is no part of panels
         scale = weight[list(p.spec.streams).index("global")].detach().contiguous()
         args.w.global_scale = scale.data_ptr()
     if bias is not None:
-        bias = _aligned(bias.to(p.bias))
+        bias = _cuda.aligned(bias.to(p.bias))
         args.bias = bias.data_ptr()
     _cuda.launch_layer("tw_layer_launch_gemm", p.layer, 0, args)
     return y
@@ -154,10 +154,10 @@ def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) ->
 def _panels_of(p: Plan, weight: Sequence[Tensor]) -> Tensor:
     data = weight[0]
     if p.spec.packed:
-        return _aligned(data)
+        return _cuda.aligned(data)
 
     def pack() -> Tensor:
-        streams = [_aligned(stream.detach()) for stream in weight]
+        streams = [_cuda.aligned(stream.detach()) for stream in weight]
         addresses = (0 if stream is None else stream.data_ptr() for stream in by_name(p.spec.streams, streams))
         panels = torch.empty(p.layer.weight_bytes("data"), dtype=torch.uint8)  # on 64 bytes, as PyTorch allocates
         p.layer.pack(tuple(addresses), (panels.data_ptr(), 0, 0))
@@ -211,9 +211,3 @@ def decoded(s: Spec, data: Tensor, decode: Callable[[], Tensor]) -> Tensor:
             f"weights are beyond {_decoded_limit >> 20} MiB; tilewright.torch.set_decoded_limit() allows more",
         )
     return decode()
-
-
-def _aligned(x: Tensor) -> Tensor:
-    """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
-    x = x.contiguous()
-    return x if x.data_ptr() % 16 == 0 else x.clone()

@@ -213,7 +213,7 @@ def _fill(
         setattr(args, field, tensor.data_ptr())
     args.y = y.data_ptr()
     dtype = DTYPES.get(s.x.name)
-    keep = [_aligned(x if dtype is None or dtype is x.dtype else x.to(dtype))]
+    keep = [aligned(x if dtype is None or dtype is x.dtype else x.to(dtype))]
     args.x_data = keep[0].data_ptr()
     if "global" in s.x.streams:
         keep.append(_factor(x, s.x))
@@ -222,7 +222,7 @@ def _fill(
             keep.append(1 / weight[-1])
             args.w_global = keep[-1].data_ptr()
     if bias is not None:
-        keep.append(_aligned(bias))
+        keep.append(aligned(bias))
         args.bias = keep[-1].data_ptr()
     return keep
 
@@ -275,7 +275,7 @@ def cause(error: RuntimeError) -> BaseException:
     return raised if raised is not None and str(raised) in str(error) else error
 
 
-def _aligned(x: Tensor) -> Tensor:
+def aligned(x: Tensor) -> Tensor:
     """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
@@ -441,11 +441,11 @@ def _fake_quant(
         rows, cols = _flat(x.numel())
     problem = Problem.of("fake_quant", x=FORMATS[x.dtype], rows=1, cols=cols, scope="row" if by_row else None, **fields)
     stream = _stream(index)
-    keep = [_aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
+    keep = [aligned(x), scale.contiguous()]  # what the launch reads must outlive the call that enqueues it
     given = {"x.data": keep[0].data_ptr(), "scale": keep[1].data_ptr(), "y.data": y.data_ptr()}
     values = {}
     if dy is not None:
-        keep.append(_aligned(dy.to(x.dtype)))
+        keep.append(aligned(dy.to(x.dtype)))
         given["dy.data"] = keep[-1].data_ptr()
     if zero_point is not None:
         keep.append(zero_point.contiguous())
@@ -551,7 +551,7 @@ def cast_from(x: Tensor, format: codec.Format, out: Sequence[Tensor], encoder: s
     use = kernel(Problem.of("cast", x=FORMATS[x.dtype], y=format, rows=1, cols=cols, encoder=encoder or None), index)
     if "global" in format.streams:
         out[-1].copy_(_factor(x, format))
-    _cast(use, _stream(index), [_aligned(x)], ("data",), out, format.streams, x.numel() // cols)
+    _cast(use, _stream(index), [aligned(x)], ("data",), out, format.streams, x.numel() // cols)
 
 
 def cast_to(weight: Sequence[Tensor], format: codec.Format, rows: int, cols: int, dtype: torch.dtype) -> Tensor:
@@ -562,7 +562,7 @@ def cast_to(weight: Sequence[Tensor], format: codec.Format, rows: int, cols: int
     out = _empty((rows, cols), dtype, index)
     if rows * cols:
         use = kernel(Problem.of("cast", x=format, y=FORMATS[dtype], rows=1, cols=cols), index)
-        _cast(use, _stream(index), [_aligned(t) for t in weight], format.streams, [out], ("data",), rows)
+        _cast(use, _stream(index), [aligned(t) for t in weight], format.streams, [out], ("data",), rows)
     return out
 
 
