@@ -8,6 +8,7 @@
 
 #include "templates/cast/cast.h"
 #include "templates/checks.h"
+#include "templates/cpu/fused_cast.h"
 #include "templates/describe.h"
 #include "templates/fused_cast/fused_cast.h"
 #include "templates/fused_cast/params.cuh"
@@ -65,6 +66,7 @@ class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
     static const Family* const list[] = {&rows(), &reference()};
     return list;
   }
+  std::span<const Family* const> cpu_families() const override { return cpu::fused_cast_families(); }
   std::optional<Candidate> oracle(const Problem&, const Arch&) const override { return {}; }
 
  protected:

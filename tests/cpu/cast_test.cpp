@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts on the CPU: for every format, the bytes of its codec, whatever the threads.
+// Casts and fused casts on the CPU: for every format, the bytes of its codec, whatever the threads.
 #include <tilewright/cast.h>
 #include <tilewright/family.h>
 #include <tilewright/operation.h>
@@ -16,7 +16,7 @@ using namespace tilewright::test;
 
 namespace {
 
-// Runs a cast by blocks of rows on three threads and compares every byte with what the codecs make of the whole matrix.
+// Runs a cast by blocks of rows on three threads and holds it against what the host makes of the whole matrix.
 void check_cast(const std::string& text) {
   INFO(text);
   const Problem problem = Problem::parse(text);
@@ -33,7 +33,7 @@ void check_cast(const std::string& text) {
   for (auto& b : bytes) pointers.push_back(b.data()), spans.emplace_back(b);
   for (std::size_t i = 0; i < bytes.size(); ++i)
     if (task.buffers[i].output) std::memset(bytes[i].data(), 0xee, bytes[i].size());
-  const std::span<const Family* const> list = families("cast", host_arch());
+  const std::span<const Family* const> list = families(problem.op(), host_arch());
   REQUIRE(list.size() == 1);
   const Source source =
       list.front()->source(problem, host_arch(), list.front()->candidates(problem, host_arch()).front());
@@ -75,4 +75,12 @@ TEST_CASE("casts of one row, and of one element") {
   check_cast("cast x=f16 y=q4_0 rows=1 cols=32");
   check_cast("cast x=f32 y=int8_row rows=1 cols=40000");
   check_cast("cast x=e4m3_b128 y=f32 rows=300 cols=128");
+}
+
+TEST_CASE("a fused cast is within its bound, whatever comes before the cast") {
+  for (const char* y : {"f16", "e4m3_row", "int8_row", "q8_1", "nvfp4", "mxfp8", "q4_0"})
+    for (const char* x : {"f32", "bf16"})
+      for (const char* steps : {"", " bias=f16 act=gelu", " residual=add norm=rms weight=bf16", " norm=rms eps=0.001",
+                                " bias=f32 residual=add norm=rms act=relu", " act=silu gate=first"})
+        check_cast(fmt::format("fused_cast x={} y={} rows=37 cols=1024{}", x, y, steps));
 }
