@@ -163,8 +163,9 @@ class Gemv final : public PanelFamily {
     for (int tokens = 1; tokens <= std::min(most, text::kMostTokens); tokens *= 2) {
       if (tokens > 1 && tokens >= 2 * g.m) break;  // half of it would do
       if (g.m > 4 * tokens) continue;              // w is read for each tile again
-      for (const int panels : {1, 4, 16})
-        for (const int ahead : {0, 1024, 2048, 4096})
+      // The usual winners first: candidates of equal rank are tried in this order.
+      for (const int panels : {4, 1, 16})
+        for (const int ahead : {2048, 0, 1024, 4096})
           list.push_back({.tokens = tokens, .panels = panels, .ahead = ahead});
     }
     return list;
@@ -174,7 +175,7 @@ class Gemv final : public PanelFamily {
   }
   // Unpacking is shared by a tile's tokens.
   double rate(const Gemm&, const Knobs& k, const Arch&) const override {
-    return 0.6 * k.tokens / (k.tokens + 2.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.ahead == 2048 ? 1.0 : 0.995);
+    return 0.6 * k.tokens / (k.tokens + 2.0);
   }
 };
 
