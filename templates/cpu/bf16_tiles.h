@@ -44,7 +44,7 @@ void narrow(B& b, const typename B::Arguments& a, Type type, int tokens, int chu
                             b.mul(tile, b.constant(chunk * kBf16TileBytes))),
                        b.mul(token, b.constant(kBf16Bytes)));
   b.loop(b.constant(0), launch.blocks, chunk, {}, [&](const typename B::I64& first) {
-    const auto some = b.less(b.sub(launch.blocks, first), b.constant(chunk));
+    const auto some = b.min(b.sub(launch.blocks, first), b.constant(chunk));
     const auto records = b.at(to, b.mul(first, b.constant(tokens * kBf16Bytes)));
     const auto row_at = b.at(row, b.mul(first, b.constant(kBlock * bytes_of(type))));
     b.loop(b.constant(0), some, 1, {}, [&](const typename B::I64& block) {
@@ -69,17 +69,17 @@ void bf16_tiles(B& b, const typename B::Arguments& a, const Epilogue& e, int tok
   const auto x = b.at(launch.scratch, b.mul(place.tile, bf16_x_bytes(b, launch, tokens, chunk)));
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
   const auto first_token = b.mul(place.tile, b.constant(tokens));
-  const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
+  const auto count = b.min(b.sub(launch.m, first_token), b.constant(tokens));
   const int of_panel = tokens * 4 * kPanelRows;  // bytes of sums
   b.begin_tiles(config, kBf16Bytes);
   b.loop(b.constant(0), b.constant(std::int64_t{panels} * of_panel), 4 * b.lanes(), {},
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
   b.loop(b.constant(0), launch.blocks, chunk, {}, [&](const typename B::I64& first) {
-    const auto some = b.less(b.sub(launch.blocks, first), b.constant(chunk));
+    const auto some = b.min(b.sub(launch.blocks, first), b.constant(chunk));
     const auto x_chunk = b.at(x, b.mul(first, b.constant(tokens * kBf16Bytes)));
     const auto w_chunk = b.at(w_at, b.mul(first, b.constant(kBf16TileBytes)));
     b.loop(place.first, place.last, 2, {}, [&](const typename B::I64& panel) {
-      const auto next = b.less(b.add(panel, b.constant(1)), b.sub(place.last, b.constant(1)));
+      const auto next = b.min(b.add(panel, b.constant(1)), b.sub(place.last, b.constant(1)));
       const auto w0 = b.at(w_chunk, b.mul(panel, panel_bytes)), w1 = b.at(w_chunk, b.mul(next, panel_bytes));
       const auto number = b.sub(panel, place.first);
       const auto of_panels = b.at(sums, b.mul(number, b.constant(of_panel)));

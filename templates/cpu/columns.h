@@ -32,7 +32,7 @@ constexpr std::int64_t columns_stack(int tokens, int panels, int tiles, int turn
 
 template <class B>
 typename B::I64 larger(B& b, const typename B::I64& v, const typename B::I64& w) {
-  return b.sub(b.add(v, w), b.less(v, w));
+  return b.sub(b.add(v, w), b.min(v, w));
 }
 template <class B>
 typename B::I64 rounded_up(B& b, const typename B::I64& v, int by) {  // what it is divided by, upwards
@@ -100,7 +100,7 @@ void widen_weights(B& b, const typename B::Arguments& a, const Filter& f) {
   const auto w = b.load_ptr(b.at(launch.args, offsetof(ConvArgs, w)));
   const int bytes = bytes_of(f.w), step = 4 * kPanelRows;
   b.loop(b.constant(0), b.constant(kPanelRows), 1, {}, [&](const typename B::I64& r) {
-    const auto own = b.less(b.add(first, r), b.sub(launch.rows, b.constant(1)));
+    const auto own = b.min(b.add(first, r), b.sub(launch.rows, b.constant(1)));
     const auto row = b.add(b.mul(group, launch.rows), own);
     const auto from = b.at(w, b.mul(b.mul(row, launch.columns), b.constant(bytes)));
     const auto to_row = b.at(to, b.mul(r, b.constant(4)));
@@ -161,7 +161,7 @@ class Gather {
   // Writes down where pixels begin. Those behind the last one are the last one again.
   void place(B& b, const I64& first, const I64& count) const {
     b.loop(b.constant(0), count, 1, {}, [&](const I64& i) {
-      const auto pixel = b.less(b.add(first, i), b.sub(l_.m, b.constant(1)));
+      const auto pixel = b.min(b.add(first, i), b.sub(l_.m, b.constant(1)));
       const auto image = b.div(pixel, l_.pixels);
       const auto to = b.at(places_, b.mul(i, b.constant(kPlaceBytes)));
       b.store_i64(to, image);
@@ -201,10 +201,10 @@ class Gather {
       const auto last = b.sub(l_.axes[axis].in, b.constant(1));
       if (f_.pad[axis] == PadMode::reflect) {
         const auto mirrored = larger(b, wanted, b.sub(b.constant(0), wanted));
-        spot.at[axis] = b.less(mirrored, b.sub(b.add(last, last), mirrored));
+        spot.at[axis] = b.min(mirrored, b.sub(b.add(last, last), mirrored));
         continue;
       }
-      spot.at[axis] = larger(b, b.less(wanted, last), b.constant(0));
+      spot.at[axis] = larger(b, b.min(wanted, last), b.constant(0));
       if (f_.pad[axis] != PadMode::zero) continue;
       const auto by = b.sub(wanted, spot.at[axis]);  // the sum of squares of how far it is
       spot.outside = b.add(spot.outside, b.mul(by, by)), spot.may_be_outside = true;
@@ -228,7 +228,7 @@ class Gather {
       const auto offset = offsets(b, tap);
       const auto of_tap = b.mul(tap, l_.channels);
       const auto channel = larger(b, b.sub(begin, of_tap), b.constant(0));
-      const auto channels = b.sub(b.less(b.sub(end, of_tap), l_.channels), channel);
+      const auto channels = b.sub(b.min(b.sub(end, of_tap), l_.channels), channel);
       const auto to_tap = b.at(to, b.mul(b.sub(b.add(of_tap, channel), begin), b.constant(4)));
       const auto first = b.add(first_channel_, channel);
       b.loop(b.constant(0), count, 1, {}, [&](const I64& i) {
@@ -317,7 +317,7 @@ class ConvOutput {
       const auto image = b.div(pixel, l_.pixels);
       const auto element =
           b.add(b.mul(b.add(b.mul(image, l_.all_rows), row), l_.pixels), b.sub(pixel, b.mul(image, l_.pixels)));
-      apart(b, element, l_.pixels, row, b.less(left, b.constant(b.lanes())), sum);
+      apart(b, element, l_.pixels, row, b.min(left, b.constant(b.lanes())), sum);
       return;
     }
     const Epilogue& e = finish_.e;
@@ -374,9 +374,9 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Weights weig
   const auto group = b.div(rest, across);
   const auto first_panel = b.mul(b.sub(rest, b.mul(group, across)), b.constant(panels * turns));
   const auto first = b.mul(block_of_pixels, b.constant(pixels));
-  const auto count = b.less(b.sub(launch.m, first), b.constant(pixels));
+  const auto count = b.min(b.sub(launch.m, first), b.constant(pixels));
   const auto tiles_here = rounded_up(b, count, tokens), tokens_here = b.mul(tiles_here, b.constant(tokens));
-  const auto panels_here = b.less(b.sub(launch.panels, first_panel), b.constant(panels * turns));
+  const auto panels_here = b.min(b.sub(launch.panels, first_panel), b.constant(panels * turns));
   const auto turns_here = rounded_up(b, panels_here, panels);
 
   const Gather<B> gather(b, launch, f, places, group);
@@ -388,8 +388,8 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Weights weig
   b.loop(b.constant(0), b.mul(turns_here, b.constant(turn_bytes)), vector_bytes, {},
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
   b.loop(b.constant(0), all_columns, kPart, {}, [&](const typename B::I64& begin) {
-    const auto end = b.less(b.add(begin, b.constant(kPart)), all_columns);
-    const auto gathered = b.less(end, launch.columns);
+    const auto end = b.min(b.add(begin, b.constant(kPart)), all_columns);
+    const auto gathered = b.min(end, launch.columns);
     gather.columns(b, begin, gathered, tokens_here, x);
     if (column_step(weights) == 2)  // a zero behind an odd last column
       b.if_less(gathered, end, [&] {
@@ -405,7 +405,7 @@ void columns(B& b, const typename B::Arguments& a, const Filter& f, Weights weig
       std::array<typename B::Ptr, kFloatSums> from;
       for (int p = 0; p < panels; ++p)
         from[p] =
-            b.at(w_part, b.mul(b.less(b.add(panel, b.constant(p)), b.sub(panels_here, b.constant(1))), panel_bytes));
+            b.at(w_part, b.mul(b.min(b.add(panel, b.constant(p)), b.sub(panels_here, b.constant(1))), panel_bytes));
       const auto of_turn = b.at(sums, b.mul(turn, b.constant(turn_bytes)));
       b.loop(b.constant(0), tiles_here, 1, {}, [&](const typename B::I64& tile) {
         add_products(b, weights, tokens, panels, b.sub(end, begin),
@@ -473,7 +473,7 @@ void depthwise(B& b, const typename B::Arguments& a, const Filter& f, int pixels
   const auto taps = b.at(places, std::int64_t{pixels} * kPlaceBytes), memory = b.at(taps, kMostTaps * kTapBytes),
              seen = b.at(memory, 2 * 64);
   const auto first = b.mul(a.block, b.constant(pixels));
-  const auto count = b.less(b.sub(launch.m, first), b.constant(pixels));
+  const auto count = b.min(b.sub(launch.m, first), b.constant(pixels));
   const Gather<B> gather(b, launch, f, places, b.constant(0));
   const ConvOutput<B> output(b, launch, f, memory);
   gather.place(b, first, count);

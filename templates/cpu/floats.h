@@ -162,7 +162,7 @@ void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales,
   const Place<B> place(b, launch, a.block, panels);
   const auto first_tile = b.mul(place.tile, b.constant(tiles));
   const auto all_tiles = b.div(b.add(launch.m, b.constant(tokens - 1)), b.constant(tokens));
-  const auto here = b.less(b.sub(all_tiles, first_tile), b.constant(tiles));
+  const auto here = b.min(b.sub(all_tiles, first_tile), b.constant(tiles));
   const auto columns = column_step(w) == 2 ? even(b, launch.k) : launch.k;
   const auto x_bytes = b.mul(even(b, launch.k), b.constant(4 * tokens));
   const auto x = b.at(launch.scratch, b.mul(first_tile, x_bytes));
@@ -176,13 +176,13 @@ void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales,
   std::array<typename B::I64, kFloatSums> panel;
   std::array<typename B::Ptr, kFloatSums> from;
   for (int p = 0; p < panels; ++p) {
-    panel[p] = b.less(b.add(place.first, b.constant(p)), b.sub(place.last, b.constant(1)));
+    panel[p] = b.min(b.add(place.first, b.constant(p)), b.sub(place.last, b.constant(1)));
     from[p] = b.at(w_at, b.mul(panel[p], panel_bytes));
   }
   b.loop(b.constant(0), b.mul(here, b.constant(tile_bytes)), vector_bytes, {},
          [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
   b.loop(b.constant(0), columns, kPart, {}, [&](const typename B::I64& begin) {
-    const auto end = b.less(b.add(begin, b.constant(kPart)), columns);
+    const auto end = b.min(b.add(begin, b.constant(kPart)), columns);
     std::array<typename B::Ptr, kFloatSums> part;
     std::array<typename B::Ptr, kFloatSums> scales_of_part;
     for (int p = 0; p < panels; ++p) {
@@ -199,7 +199,7 @@ void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales,
     });
   });
   const auto first_token = b.mul(first_tile, b.constant(tokens));
-  const auto many = b.less(b.sub(launch.m, first_token), b.mul(here, b.constant(tokens)));
+  const auto many = b.min(b.sub(launch.m, first_token), b.mul(here, b.constant(tokens)));
   for (int p = 0; p < panels; ++p)
     b.if_less(b.add(place.first, b.constant(p)), place.last, [&] {
       b.loop(b.constant(0), many, 1, {}, [&](const typename B::I64& t) {

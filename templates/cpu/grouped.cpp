@@ -53,7 +53,7 @@ void parts(B& b, const typename B::Arguments& a, const Groups& s) {
   using Ptr = typename B::Ptr;
   using tw::gemm::Shape;
   const auto number = [&](std::int64_t v) { return b.constant(v); };
-  const auto larger = [&](const I64& v, const I64& w) { return b.sub(b.add(v, w), b.less(v, w)); };
+  const auto larger = [&](const I64& v, const I64& w) { return b.sub(b.add(v, w), b.min(v, w)); };
   const auto up = [&](const I64& v, int by) { return b.div(b.add(v, number(by - 1)), number(by)); };
   const I64 n = b.load_i64(b.at(a.constants, offsetof(Shape, n))),
             k = b.load_i64(b.at(a.constants, offsetof(Shape, k))),
@@ -63,7 +63,7 @@ void parts(B& b, const typename B::Arguments& a, const Groups& s) {
             ldy = b.load_i64(b.at(a.args, offsetof(GemmArgs, ldy)));
   const Ptr table = b.load_ptr(b.at(a.args, offsetof(GemmArgs, group_rows)));
   const auto rows_at = [&](const I64& i) {
-    return larger(number(0), b.less(b.load_i32(b.at(table, b.mul(i, number(4)))), m));
+    return larger(number(0), b.min(b.load_i32(b.at(table, b.mul(i, number(4)))), m));
   };
   const I64 x_row = b.mul(b.div(ldx, number(s.x_block)), number(s.x_bytes)), y_row = b.mul(ldy, number(s.y_bytes)),
             across = up(n, s.grid.columns), scratch_of_tile = b.mul(up(k, s.grid.block), number(s.grid.tile_bytes));

@@ -67,7 +67,7 @@ class Ir {
   TW_ONCE I64 mul(const I64& a, const I64& b) { return value<I64>("mul i64 {}, {}", a.name, b.name); }
   TW_ONCE I64 sub(const I64& a, const I64& b) { return value<I64>("sub i64 {}, {}", a.name, b.name); }
   TW_ONCE I64 div(const I64& a, const I64& b) { return value<I64>("udiv i64 {}, {}", a.name, b.name); }
-  TW_ONCE I64 less(const I64& a, const I64& b) {  // the smaller one
+  TW_ONCE I64 min(const I64& a, const I64& b) {
     const auto is = temporary("icmp slt i64 {}, {}", a.name, b.name);
     return value<I64>("select i1 {}, i64 {}, i64 {}", is, a.name, b.name);
   }

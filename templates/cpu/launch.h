@@ -133,7 +133,7 @@ struct Place {
     const auto across = b.div(b.add(all, b.constant(panels - 1)), b.constant(panels));
     tile = b.div(block, across);
     first = b.mul(b.sub(block, b.mul(tile, across)), b.constant(panels));
-    last = b.less(b.add(first, b.constant(panels)), all);
+    last = b.min(b.add(first, b.constant(panels)), all);
   }
 };
 

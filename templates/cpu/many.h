@@ -124,7 +124,7 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
   const auto panel_bytes = launch.panel_bytes(b, w);
   const auto first_token = b.mul(place.tile, b.constant(tokens));
-  const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
+  const auto count = b.min(b.sub(launch.m, first_token), b.constant(tokens));
   // Sums of vector v and token t are at number t * vectors + v.
   const auto sum_at = [&](const typename B::Ptr& token, int t, int v) {
     return b.at(token, bytes * (t * vectors + v));
@@ -133,7 +133,7 @@ void many(B& b, const typename B::Arguments& a, Codes codes, const Epilogue& e, 
     // Where fewer panels are left, the last one stands for those that are missing, and is stored once.
     std::array<typename B::Ptr, kMostWide> from;
     for (int p = 0; p < wide; ++p)
-      from[p] = b.at(w_at, b.mul(b.less(b.add(panel, b.constant(p)), b.sub(place.last, b.constant(1))), panel_bytes));
+      from[p] = b.at(w_at, b.mul(b.min(b.add(panel, b.constant(p)), b.sub(place.last, b.constant(1))), panel_bytes));
     b.loop(b.constant(0), b.constant(std::int64_t{bytes} * vectors * tokens), bytes, {},
            [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
     b.loop(b.constant(0), launch.blocks, 1, {}, [&](const typename B::I64& block) {

@@ -28,7 +28,7 @@ class NativePlain {
   static I64 div(I64 a, I64 b) {
     return static_cast<I64>(static_cast<std::uint64_t>(a) / static_cast<std::uint64_t>(b));
   }
-  static I64 less(I64 a, I64 b) { return a < b ? a : b; }
+  static I64 min(I64 a, I64 b) { return a < b ? a : b; }
   static Ptr at(Ptr p, I64 bytes) { return p + bytes; }
   // One a kernel: threads have their own.
   static Ptr stack(std::int64_t) {

@@ -125,14 +125,14 @@ void by_tiles(B& b, const typename B::Arguments& a, Codes codes, const Epilogue&
   const auto w_at = b.load_ptr(b.at(a.args, offsetof(GemmArgs, w)));
   const auto panel_bytes = launch.panel_bytes(b, w);
   const auto first_token = b.mul(place.tile, b.constant(tokens));
-  const auto count = b.less(b.sub(launch.m, first_token), b.constant(tokens));
+  const auto count = b.min(b.sub(launch.m, first_token), b.constant(tokens));
   b.begin_tiles(config, TileBlocks{w}.columns());
   b.loop(place.first, place.last, 1, {}, [&](const typename B::I64& panel) TW_INLINE {
     const auto from = b.at(w_at, b.mul(panel, panel_bytes));
     b.loop(b.constant(0), b.constant(std::int64_t{tokens} * token_sums), bytes, {},
            [&](const typename B::I64& at) { b.store_floats(b.at(sums, at), b.zero_floats()); });
     b.loop(b.constant(0), launch.blocks, chunk, {}, [&](const typename B::I64& first) TW_INLINE {
-      const auto some = b.less(b.sub(launch.blocks, first), b.constant(chunk));
+      const auto some = b.min(b.sub(launch.blocks, first), b.constant(chunk));
       b.loop(b.constant(0), some, 1, {}, [&](const typename B::I64& i) TW_INLINE {
         const BlockPlace<B> where(b, w, from, b.add(first, i));
         // The next chunk's: while this one is multiplied, nothing else tells the CPU that it will be read.
