@@ -63,8 +63,7 @@ std::vector<Row> rows() {
     for (const int block : {16, 256})
       all.push_back(
           {fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block={2}", plain, cols(plain), block)});
-    all.push_back(
-        {fmt::format("dynamic_block_quantize x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1)});
+    all.push_back({fmt::format("fp4_fake_quant x={0} y={0} rows=4096 cols={1} block=128", plain, cols(plain) - 1)});
     for (const char* more : {"", " scope=row", " grad=straight", " grad=learned", " scope=row grad=learned"})
       all.push_back({fmt::format("fake_quant x={} rows=4096 cols={} qmin=-8 qmax=7{}", plain, cols(plain), more)});
   }

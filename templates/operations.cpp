@@ -16,18 +16,10 @@
 namespace tilewright {
 
 std::span<const Operation* const> operations() {
-  static const Operation* const list[] = {&gemm::operation(),
-                                          &conv::operation(),
-                                          &cast::operation(),
-                                          &fused_cast::operation(),
-                                          &amax::operation(),
-                                          &fake_quant::operation(),
-                                          &fp4_fake_quant::fp4_fake_quant(),
-                                          &fp4_fake_quant::dynamic_block_quantize(),
-                                          &loss_scale::unscale(),
-                                          &loss_scale::update_scale(),
-                                          &pack::operation(),
-                                          &transpose::operation()};
+  static const Operation* const list[] = {
+      &gemm::operation(),          &conv::operation(),       &cast::operation(),           &fused_cast::operation(),
+      &amax::operation(),          &fake_quant::operation(), &fp4_fake_quant::operation(), &loss_scale::unscale(),
+      &loss_scale::update_scale(), &pack::operation(),       &transpose::operation()};
   return list;
 }
 

@@ -40,9 +40,8 @@ std::string difference(const std::vector<std::byte>& got, const std::vector<std:
   return {};
 }
 
-template <class P, class Args>
 std::string fake_quant_against_host(Suite& s, const Problem& problem, const Kernel& kernel, float amax) {
-  const P& p = *problem.as<P>();
+  const Fp4FakeQuant& p = *problem.as<Fp4FakeQuant>();
   Task task;
   problem.operation().describe(problem, task);
   std::vector<std::vector<std::byte>> bytes;
@@ -58,7 +57,7 @@ std::string fake_quant_against_host(Suite& s, const Problem& problem, const Kern
     x.fill(0xa5), y.fill(0xa5);
     x.upload(bytes[0]), a.upload(bytes[2]);
     Memory& to = in_place ? x : y;
-    kernel.launch(stream.get(), Args{x.data(), to.data(), static_cast<const float*>(a.data()), p.rows});
+    kernel.launch(stream.get(), Fp4FakeQuantArgs{x.data(), to.data(), static_cast<const float*>(a.data()), p.rows});
     stream.synchronize();
     std::vector<std::byte> got(bytes[1].size() + kGuard);
     to.download(got);
@@ -74,22 +73,22 @@ std::string fake_quant_against_host(Suite& s, const Problem& problem, const Kern
 
 void fake_quant_checks(Suite& s) {
   std::vector<std::string> texts;
-  const auto add = [&](const char* op, const char* x, const char* y, int block, std::int64_t rows, std::int64_t cols) {
-    texts.push_back(fmt::format("{} x={} y={} rows={} cols={}{}", op, x, y, rows, cols,
+  const auto add = [&](const char* x, const char* y, int block, std::int64_t rows, std::int64_t cols) {
+    texts.push_back(fmt::format("fp4_fake_quant x={} y={} rows={} cols={}{}", x, y, rows, cols,
                                 block == 16 ? "" : fmt::format(" block={}", block)));
   };
   for (const char* x : {"f32", "f16", "bf16"})
     for (const int block : {8, 16, 32, 64, 128, 256}) {
-      add("fp4_fake_quant", x, x, block, 130, 9 * block);
-      add("dynamic_block_quantize", x, x, block, 67, 7 * block + 3);
-      add("dynamic_block_quantize", x, x, block, 67, 24 * 17);
+      add(x, x, block, 130, 9 * block);
+      add(x, x, block, 67, 7 * block + 3);
+      add(x, x, block, 67, 24 * 17);
       if (s.extent() == Extent::one) break;
     }
   for (const char* x : {"f32", "f16", "bf16"})
     for (const char* y : {"f32", "f16", "bf16"})
       if (std::string_view(x) != y && s.extent() == Extent::full) {
-        add("fp4_fake_quant", x, y, 16, 1, 16 * 12345);
-        add("dynamic_block_quantize", x, y, 128, 33, 999);
+        add(x, y, 16, 1, 16 * 12345);
+        add(x, y, 128, 33, 999);
       }
   Ahead ahead(jobs_of(s));
   std::vector<std::shared_future<Kernel>> kernels;
@@ -98,16 +97,12 @@ void fake_quant_checks(Suite& s) {
   for (std::size_t i = 0; i < texts.size(); ++i)
     for (const float amax : {3.0f, 2688.0f, 0.0f})
       s.check(fmt::format("{} under {}", texts[i], amax), [&, kernel = kernels[i]] {
-        const Problem problem = Problem::parse(texts[i]);
-        return problem.as<Fp4FakeQuant>()
-                   ? fake_quant_against_host<Fp4FakeQuant, Fp4FakeQuantArgs>(s, problem, kernel.get(), amax)
-                   : fake_quant_against_host<DynamicBlockQuantize, DynamicBlockQuantizeArgs>(s, problem, kernel.get(),
-                                                                                             amax);
+        return fake_quant_against_host(s, Problem::parse(texts[i]), kernel.get(), amax);
       });
   if (s.extent() == Extent::one) return;
   for (const char* text :
        {"fp4_fake_quant x=bf16 y=bf16 rows=65 cols=2304", "fp4_fake_quant x=f32 y=f32 rows=65 cols=2304 block=256",
-        "dynamic_block_quantize x=f16 y=f16 rows=65 cols=2307 block=128"})
+        "fp4_fake_quant x=f16 y=f16 rows=65 cols=2307 block=128"})
     s.check("candidates of " + std::string(text), [&] { return candidates_verify(s.engine(), s.device(), text, 24); });
 }
 

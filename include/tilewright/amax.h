@@ -30,7 +30,7 @@ struct AmaxArgs {
   static constexpr std::string_view kOperation = "amax";
 
   const void* x = nullptr;    // [rows, cols], dense, 16-byte aligned
-  float* amax = nullptr;      // one float; what fp4_fake_quant and dynamic_block_quantize take
+  float* amax = nullptr;      // one float; what fp4_fake_quant takes
   void* workspace = nullptr;  // Amax::kWorkspace bytes, 8-byte aligned, that no other launch uses meanwhile. Zero when
                               // first used; every launch leaves it zero
   std::int64_t rows = 0;      // of this call; 0 launches nothing, and leaves amax as it is

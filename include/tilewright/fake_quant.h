@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations fake_quant, fp4_fake_quant and dynamic_block_quantize: what quantization leaves of a tensor, as floats
+// The operations fake_quant and fp4_fake_quant: a tensor rounded to quantized values and left in floats
 //
-//   fake_quant             x=bf16 rows=512 cols=4096 [qmin=-8] [qmax=7] [scope=row] [grad=learned]
-//   fp4_fake_quant         x=bf16 y=bf16 rows=512 cols=4096 [block=16]
-//   dynamic_block_quantize x=bf16 y=bf16 rows=512 cols=3456 [block=128]
+//   fake_quant     x=bf16 rows=512 cols=4096 [qmin=-8] [qmax=7] [scope=row] [grad=learned]
+//   fp4_fake_quant x=bf16 y=bf16 rows=512 cols=3456 [block=128]
 //
 // fake_quant rounds to integers from qmin to qmax under a scale and a zero point that are given, for the tensor or for
 // each row; with `grad` it is the backward pass of that, straight through, and of its scale if that is learned (LSQ).
-// The other two round each value to E2M1 (0 .5 1 1.5 2 3 4 6 and their negatives) times a scale of its block, and that
-// scale to E4M3 times one for the tensor; docs/use/fake-quant.md has the formulas. They differ in where blocks lie:
-// those of fp4_fake_quant follow each other through the whole dense tensor, those of dynamic_block_quantize begin anew
-// in each row, whose last one may be short. Values, usable from any thread.
+// fp4_fake_quant rounds each value to E2M1 (0 .5 1 1.5 2 3 4 6 and their negatives) times a scale of its block, and
+// that scale to E4M3 times one for the tensor; docs/use/fake-quant.md has the formulas. Blocks begin anew in each row,
+// whose last one may be short. Values, usable from any thread.
 #pragma once
 
 #include <cstddef>
@@ -45,17 +43,8 @@ struct Fp4FakeQuant {
 
   Format x, y;  // f32 f16 bf16
   std::int64_t rows = 0, cols = 0;
-  int block = 16;  // elements that share a scale: 8 16 32 64 128 256; cols is a multiple
-  friend bool operator==(const Fp4FakeQuant&, const Fp4FakeQuant&) = default;
-};
-
-struct DynamicBlockQuantize {
-  static constexpr std::string_view kOperation = "dynamic_block_quantize";
-
-  Format x, y;  // f32 f16 bf16
-  std::int64_t rows = 0, cols = 0;
   int block = 16;  // elements of a row that share a scale: 8 16 32 64 128 256
-  friend bool operator==(const DynamicBlockQuantize&, const DynamicBlockQuantize&) = default;
+  friend bool operator==(const Fp4FakeQuant&, const Fp4FakeQuant&) = default;
 };
 
 // What a launch passes. Standard layout, as templates/fake_quant/params.cuh and
@@ -84,15 +73,6 @@ struct Fp4FakeQuantArgs {
   const float* amax = nullptr;  // one float, the tensor's largest magnitude. Unless it is positive and finite, every
                                 // block's scale is 1
   std::int64_t rows = 0;        // of this call; 0 launches nothing
-};
-
-struct DynamicBlockQuantizeArgs {
-  static constexpr std::string_view kOperation = "dynamic_block_quantize";
-
-  const void* x = nullptr;  // as above
-  void* y = nullptr;
-  const float* amax = nullptr;
-  std::int64_t rows = 0;
 };
 
 }  // namespace tilewright

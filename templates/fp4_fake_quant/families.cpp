@@ -16,45 +16,39 @@ constexpr Knob<Knobs> kDerived[] = {knob<&Knobs::block>("block"), knob<&Knobs::p
                                     knob<&Knobs::ragged>("ragged")};
 constexpr int kMostElements = 32;  // of x in a thread's registers
 
-template <class P>
-double elements(const P& p) {
-  return static_cast<double>(p.rows) * static_cast<double>(p.cols);
-}
+double elements(const Fp4FakeQuant& p) { return static_cast<double>(p.rows) * static_cast<double>(p.cols); }
 
 // Of thread blocks that take `tile` blocks of elements each.
-template <class P>
-GridAxis grid(const P& p, std::int64_t tile) {
+GridAxis grid(const Fp4FakeQuant& p, std::int64_t tile) {
   GridAxis axis = run_grid(tile, p.rows, (p.cols + p.block - 1) / p.block);
   axis.per_cols *= static_cast<std::uint32_t>(p.block);
   return axis;
 }
 
-template <class P>
-class Blocks final : public FamilyOf<P> {
+class Blocks final : public FamilyOf<Fp4FakeQuant> {
  public:
-  Blocks() : FamilyOf<P>("fp4_fake_quant") {}
+  Blocks() : FamilyOf("fp4_fake_quant") {}
   std::string_view name() const override { return "blocks"; }
   std::string_view title() const override { return "a block in registers of neighbouring lanes, 16-byte accesses"; }
 
  protected:
-  using Text = typename FamilyOf<P>::Text;
-  Text text(const P& p, const Candidate& candidate, const Arch&) const override {
+  Text text(const Fp4FakeQuant& p, const Candidate& candidate, const Arch&) const override {
     return {.plan_type = fmt::format("tw::fp4_fake_quant::Blocks<{}, {}, kKnobs>", format_type(p.x), format_type(p.y)),
             .formats = {p.x, p.y},
             .prelude = table().text(derived(p, table().knobs(candidate)))};
   }
-  void costs(const P& p, const Candidate& candidate, const Arch&, Traits& t) const override {
+  void costs(const Fp4FakeQuant& p, const Candidate& candidate, const Arch&, Traits& t) const override {
     const Knobs k = derived(p, table().knobs(candidate));
     t.registers = 28 + k.passes * k.elements();
     t.bytes_in_flight = k.passes * k.elements() * fast_path(p.x).element_bytes;
     // Rounding an element, and of each lane two divisions and the shuffles for a block; addresses of short accesses.
     t.alu_ops = elements(p) * (18.0 + 60.0 / k.elements() + (k.piece == 1 ? 8.0 : 0.0));
   }
-  LaunchPlan plan(const P& p, const Candidate& candidate, const Arch&) const override {
+  LaunchPlan plan(const Fp4FakeQuant& p, const Candidate& candidate, const Arch&) const override {
     const Knobs k = derived(p, table().knobs(candidate));
     return {.x = grid(p, k.tile()), .y = {}, .z = {}, .threads = static_cast<std::uint32_t>(k.threads)};
   }
-  std::vector<Candidate> list(const P& p) const override {
+  std::vector<Candidate> list(const Fp4FakeQuant& p) const override {
     std::vector<Candidate> all;
     for (const int threads : {256, 128})
       for (const int passes : {1, 2, 4, 8}) {
@@ -66,7 +60,7 @@ class Blocks final : public FamilyOf<P> {
 
  private:
   static KnobTable<Knobs> table() { return {"tw::fp4_fake_quant::Knobs", kKnobs, kDerived}; }
-  static Knobs derived(const P& p, Knobs k) {
+  static Knobs derived(const Fp4FakeQuant& p, Knobs k) {
     const int whole = 16 / fast_path(p.x).element_bytes;
     k.block = p.block;
     k.ragged = p.cols % p.block != 0;
@@ -75,46 +69,38 @@ class Blocks final : public FamilyOf<P> {
   }
 };
 
-template <class P>
-class Reference final : public FamilyOf<P> {
+class Reference final : public FamilyOf<Fp4FakeQuant> {
  public:
-  Reference() : FamilyOf<P>("fp4_fake_quant") {}
+  Reference() : FamilyOf("fp4_fake_quant") {}
   std::string_view name() const override { return "reference"; }
   std::string_view title() const override { return "one thread for each block, by the formats' scalar codecs"; }
 
  protected:
-  using Text = typename FamilyOf<P>::Text;
-  Text text(const P& p, const Candidate&, const Arch&) const override {
+  Text text(const Fp4FakeQuant& p, const Candidate&, const Arch&) const override {
     return {.plan_type =
                 fmt::format("tw::fp4_fake_quant::Reference<{}, {}, {}>", format_type(p.x), format_type(p.y), p.block),
             .formats = {p.x, p.y}};
   }
-  void costs(const P& p, const Candidate&, const Arch&, Traits& t) const override {
+  void costs(const Fp4FakeQuant& p, const Candidate&, const Arch&, Traits& t) const override {
     t.registers = 40;
     t.bytes_in_flight = 4;
     t.global_bytes *= 8;  // narrow accesses, a block apart
     t.alu_ops = elements(p) * 60;
   }
-  LaunchPlan plan(const P& p, const Candidate&, const Arch&) const override {
+  LaunchPlan plan(const Fp4FakeQuant& p, const Candidate&, const Arch&) const override {
     return {.x = grid(p, 128), .y = {}, .z = {}, .threads = 128};
   }
 };
 
 }  // namespace
 
-template <class P>
 const Family& blocks() {
-  static const Blocks<P> family;
+  static const Blocks family;
   return family;
 }
-template <class P>
 const Family& reference() {
-  static const Reference<P> family;
+  static const Reference family;
   return family;
 }
-template const Family& blocks<Fp4FakeQuant>();
-template const Family& blocks<DynamicBlockQuantize>();
-template const Family& reference<Fp4FakeQuant>();
-template const Family& reference<DynamicBlockQuantize>();
 
 }  // namespace tilewright::fp4_fake_quant

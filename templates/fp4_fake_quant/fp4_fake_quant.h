@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations fp4_fake_quant and dynamic_block_quantize, their kernel families, which are the same templates, and
-// the values that both compute.
+// The operation fp4_fake_quant, its kernel families, and the values that it computes.
 #pragma once
 
 #include <tilewright/fake_quant.h>
@@ -11,12 +10,8 @@
 
 namespace tilewright::fp4_fake_quant {
 
-const Operation& fp4_fake_quant();
-const Operation& dynamic_block_quantize();
-
-template <class P>
+const Operation& operation();
 const Family& blocks();
-template <class P>
 const Family& reference();
 
 // y[rows, cols] on the host, in single precision; blocks begin anew in each row.

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations fp4_fake_quant and dynamic_block_quantize. Both are exact: a kernel gives the host's bytes.
+// The operation fp4_fake_quant. It is exact: a kernel gives the host's bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
-#include <type_traits>
 
 #include "templates/checks.h"
 #include "templates/describe.h"
@@ -17,19 +16,17 @@
 namespace tilewright::fp4_fake_quant {
 namespace {
 
-template <class Args>
-constexpr bool same_layout = sizeof(Args) == sizeof(tw::fp4_fake_quant::Args) &&
-                             offsetof(Args, x) == offsetof(tw::fp4_fake_quant::Args, x) &&
-                             offsetof(Args, y) == offsetof(tw::fp4_fake_quant::Args, y) &&
-                             offsetof(Args, amax) == offsetof(tw::fp4_fake_quant::Args, amax) &&
-                             offsetof(Args, rows) == offsetof(tw::fp4_fake_quant::Args, rows);
-static_assert(same_layout<Fp4FakeQuantArgs> && same_layout<DynamicBlockQuantizeArgs>);
+using Args = Fp4FakeQuantArgs;
+static_assert(sizeof(Args) == sizeof(tw::fp4_fake_quant::Args) &&
+              offsetof(Args, x) == offsetof(tw::fp4_fake_quant::Args, x) &&
+              offsetof(Args, y) == offsetof(tw::fp4_fake_quant::Args, y) &&
+              offsetof(Args, amax) == offsetof(tw::fp4_fake_quant::Args, amax) &&
+              offsetof(Args, rows) == offsetof(tw::fp4_fake_quant::Args, rows));
 
 constexpr int kSizes[] = {8, 16, 32, 64, 128, 256};
 
-template <class P>
 struct Fields {
-  static P blank(Format any) { return {.x = any, .y = any}; }
+  static Fp4FakeQuant blank(Format any) { return {.x = any, .y = any}; }
   template <class Q, class V>
   static void visit(Q& problem, V&& visit) {
     auto& [x, y, rows, cols, block] = problem;
@@ -41,25 +38,16 @@ struct Fields {
   }
 };
 
-template <class P, class Args>
-class FakeQuant final : public OperationOf<P, Fields<P>> {
-  using Base = OperationOf<P, Fields<P>>;
-  using typename Base::HostBuffers;
-  // Blocks run through the whole tensor, so that rows have to be whole blocks.
-  static constexpr bool kFlat = std::is_same_v<P, Fp4FakeQuant>;
-
+class Fp4FakeQuantOperation final : public OperationOf<Fp4FakeQuant, Fields> {
  public:
-  std::string_view title() const override {
-    return kFlat ? "what FP4 leaves of activations, as floats, in blocks of the whole tensor"
-                 : "what FP4 leaves of weights, as floats, in blocks of each row";
-  }
+  std::string_view title() const override { return "rounds floats to FP4 values in blocks of each row"; }
   std::span<const Family* const> families() const override {
-    static const Family* const list[] = {&blocks<P>(), &reference<P>()};
+    static const Family* const list[] = {&blocks(), &reference()};
     return list;
   }
 
  protected:
-  void check(const P& p) const override {
+  void check(const Fp4FakeQuant& p) const override {
     check_extent("rows", p.rows);
     check_some("cols", p.cols, "rows");
     for (const auto& [field, f] : {std::pair{"x", p.x}, std::pair{"y", p.y}}) {
@@ -68,23 +56,18 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
     }
     if (std::find(std::begin(kSizes), std::end(kSizes), p.block) == std::end(kSizes))
       throw invalid("block", std::to_string(p.block), fmt::format("one of {}", fmt::join(kSizes, ", ")));
-    if (kFlat && p.cols % p.block != 0)
-      throw invalid("cols", std::to_string(p.cols),
-                    fmt::format("a multiple of block={}. Blocks run through the whole tensor: if its size is a "
-                                "multiple, ask for rows of one block each",
-                                p.block));
   }
-  Extents extents_of(const P& p) const override { return {p.rows, p.cols}; }
-  void set_rows(P& p, std::int64_t rows) const override { p.rows = rows; }
-  double bytes_of(const P& p) const override {
+  Extents extents_of(const Fp4FakeQuant& p) const override { return {p.rows, p.cols}; }
+  void set_rows(Fp4FakeQuant& p, std::int64_t rows) const override { p.rows = rows; }
+  double bytes_of(const Fp4FakeQuant& p) const override {
     return static_cast<double>(p.x.total_bytes(p.rows, p.cols)) + static_cast<double>(p.y.total_bytes(p.rows, p.cols)) +
            sizeof(float);
   }
-  double ops_of(const P&) const override { return 0; }
+  double ops_of(const Fp4FakeQuant&) const override { return 0; }
 
-  Contract contract_of(const P& p) const override {
+  Contract contract_of(const Fp4FakeQuant& p) const override {
     Contract c;
-    c.op = this->name();
+    c.op = name();
     c.args_bytes = sizeof(Args);
     c.rows_at = offsetof(Args, rows);
     c.rows_name = "rows";
@@ -98,7 +81,7 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
     return c;
   }
 
-  void describe_task(const P& p, Task& task) const override {
+  void describe_task(const Fp4FakeQuant& p, Task& task) const override {
     task.weights = 0;
     add_matrix(task, "x", {p.x, p.rows, p.cols}, true, false);
     add_matrix(task, "y", {p.y, p.rows, p.cols}, true, true);
@@ -110,14 +93,14 @@ class FakeQuant final : public OperationOf<P, Fields<P>> {
     };
   }
 
-  void compute(const P& p, const Task& task, HostBuffers buffers) const override {
+  void compute(const Fp4FakeQuant& p, const Task& task, HostBuffers buffers) const override {
     std::vector<float> values = decoded(matrix(task, "x"), buffers);
     fake_quantize(values.data(), values.data(), p.rows, p.cols, p.block,
                   static_cast<const float*>(operand(matrix(task, "amax"), buffers).data));
     p.y.info().encode(values.data(), p.rows, p.cols, operand(matrix(task, "y"), buffers), 0);
   }
 
-  HostCheck judge(const P& p, const Task& task, HostBuffers buffers) const override {
+  HostCheck judge(const Fp4FakeQuant& p, const Task& task, HostBuffers buffers) const override {
     HostCheck check = check_bytes(task, buffers, p.rows, [&](HostBuffers again) { compute(p, task, again); });
     check.checked = check.outputs = p.rows * p.cols;
     const std::vector<float> from = decoded(matrix(task, "x"), buffers), to = decoded(matrix(task, "y"), buffers);
@@ -137,12 +120,8 @@ void add_amax(Task& task) {
   };
 }
 
-const Operation& fp4_fake_quant() {
-  static const FakeQuant<Fp4FakeQuant, Fp4FakeQuantArgs> operation;
-  return operation;
-}
-const Operation& dynamic_block_quantize() {
-  static const FakeQuant<DynamicBlockQuantize, DynamicBlockQuantizeArgs> operation;
+const Operation& operation() {
+  static const Fp4FakeQuantOperation operation;
   return operation;
 }
 

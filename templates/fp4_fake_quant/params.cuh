@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of every fake quantization kernel: what a call passes (tilewright::Fp4FakeQuantArgs and
-// DynamicBlockQuantizeArgs, byte for byte) and what prepare() fixed.
+// Parameters of every fp4_fake_quant kernel: what a call passes (tilewright::Fp4FakeQuantArgs, byte for byte) and what
+// prepare() fixed.
 #pragma once
 #include "core/types.cuh"
 

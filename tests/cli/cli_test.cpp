@@ -147,7 +147,7 @@ TEST_CASE("cli: a convolution is planned, written out and run as a gemm is") {
 
 TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is") {
   for (const std::string text : {"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=512 block=128",
-                                 "dynamic_block_quantize x=f16 y=f32 rows=5 cols=77 block=32"}) {
+                                 "fp4_fake_quant x=f16 y=f32 rows=5 cols=77 block=32"}) {
     const Json run = tool("run --json \"" + text + "\"").json();
     CHECK(run["verified"] == true);
     CHECK(run["checked"] == run["outputs"]);
@@ -158,10 +158,9 @@ TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is
     CHECK(emit["text"].get<std::string>().find("tw::fp4_fake_quant::Blocks<") != std::string::npos);
   }
   const std::string model = std::string(" ") + kModel + "--tensor blk.0.attn_q.weight.f16";
-  CHECK(tool("run --json \"dynamic_block_quantize x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);
-  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=128\"", 1, "cols = 520");
-  refused("run \"dynamic_block_quantize x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block = 24");
-  refused("run \"dynamic_block_quantize x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");
+  CHECK(tool("run --json \"fp4_fake_quant x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);
+  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block = 24");
+  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");
 }
 
 TEST_CASE("cli: fused and stochastic casts are planned, written out and run") {

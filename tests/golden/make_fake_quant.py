@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes fake_quant.bin, the golden vectors of fp4_fake_quant and dynamic_block_quantize, by numpy and ml_dtypes alone.
+"""Writes fake_quant.bin, the golden vectors of fp4_fake_quant, by numpy and ml_dtypes alone.
 
 usage: make_fake_quant.py OUT_DIR      (see README.md beside this file)
 """

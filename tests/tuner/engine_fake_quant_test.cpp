@@ -26,7 +26,6 @@ struct HostLaunch {
   }
 };
 
-template <class Args>
 void check_engine(const Problem& problem, HostLaunch host) {
   INFO(problem.text());
   const TempDir home;
@@ -55,7 +54,7 @@ void check_engine(const Problem& problem, HostLaunch host) {
   alignas(16) float x[512], y[512];
   for (int i = 0; i < 512; ++i) x[i] = static_cast<float>(i % 7);
   const float amax = 2688;
-  Args args{x, y, &amax, 1};
+  Fp4FakeQuantArgs args{x, y, &amax, 1};
   kernel.launch(nullptr, args);
   CHECK(y[5] == 4);
   args.y = x;
@@ -85,12 +84,8 @@ void check_engine(const Problem& problem, HostLaunch host) {
 }  // namespace
 
 TEST_CASE("fp4_fake_quant is planned, prewarmed, tuned, stored and launched", "[engine]") {
-  check_engine<Fp4FakeQuantArgs>(Problem::parse("fp4_fake_quant x=f32 y=f32 rows=8 cols=96 block=32"), {96, 32});
-}
-
-TEST_CASE("dynamic_block_quantize is planned, prewarmed, tuned, stored and launched", "[engine]") {
-  check_engine<DynamicBlockQuantizeArgs>(Problem::parse("dynamic_block_quantize x=f32 y=f32 rows=8 cols=81 block=64"),
-                                         {81, 64});
+  check_engine(Problem::parse("fp4_fake_quant x=f32 y=f32 rows=8 cols=96 block=32"), {96, 32});
+  check_engine(Problem::parse("fp4_fake_quant x=f32 y=f32 rows=8 cols=81 block=64"), {81, 64});
 }
 
 TEST_CASE("fake quantizations that are wrong are found out", "[engine]") {

@@ -86,7 +86,7 @@ TEST_CASE("every family of every operation numbers its blocks along x alone", "[
                            "fake_quant x=bf16 rows=600000 cols=4096 scope=row grad=learned",
                            "fake_quant x=bf16 rows=600000 cols=4096",
                            "fp4_fake_quant x=bf16 y=bf16 rows=600000 cols=4096",
-                           "dynamic_block_quantize x=f32 y=f32 rows=600000 cols=81",
+                           "fp4_fake_quant x=f32 y=f32 rows=600000 cols=81",
                            "conv x=f16 w=f16 y=f16 n=1 c=64 in=6x900x900 k=64 kernel=3 groups=64",
                            "pack w=q4_0 x=f16 n=64 k=4096",
                            "conv x=f16 w=f16 y=f16 n=1 c=16 in=6x900x900 k=8 kernel=3",

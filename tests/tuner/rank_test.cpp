@@ -77,7 +77,7 @@ TEST_CASE("the first of a ranking and the legality of a candidate are found with
         "gemm x=f16 w=q4_0 y=f16 m=16 n=4096 k=4096 pack=tiles", "cast x=f32 y=q8_1 rows=16 cols=4096",
         "fused_cast x=bf16 y=nvfp4 rows=16 cols=4096 act=silu gate=first",
         "fused_cast x=f16 y=e4m3_row rows=16 cols=4099 residual=add norm=rms",
-        "fp4_fake_quant x=bf16 y=bf16 rows=16 cols=4096", "dynamic_block_quantize x=f32 y=f32 rows=16 cols=81",
+        "fp4_fake_quant x=bf16 y=bf16 rows=16 cols=4096", "fp4_fake_quant x=f32 y=f32 rows=16 cols=81",
         "gemm x=f32 w=q6_k y=f32 m=4096 n=256 k=256"})
     for (const char* name : {"sm_75", "sm_90a", "sm_120a"}) {
       INFO(text << " on " << name);

@@ -96,7 +96,7 @@ def fp4_fake_quant(x: Tensor, global_amax: Tensor, block_size: int = 16) -> Tens
     _check_block("block_size", block_size, (8, *_BLOCKS))
     if x.numel() % block_size:
         raise _Indivisible("x", f"{x.numel()} elements", f"a number divisible by block_size = {block_size}")
-    return _fake_quantized("fp4_fake_quant", x, block_size, block_size, _amax("global_amax", global_amax, x)[:1])
+    return _fake_quantized(x, block_size, block_size, _amax("global_amax", global_amax, x)[:1])
 
 
 @torch.no_grad()
@@ -117,14 +117,14 @@ def dynamic_block_quantize_op(
     _check_block("block_size", block_size, (8, *_BLOCKS))
     largest = _amax("amax", amax, inputs).amax().reshape(1)
     cols = inputs.shape[-1] if inputs.dim() else 1
-    return _fake_quantized("dynamic_block_quantize", inputs, cols, block_size, largest)
+    return _fake_quantized(inputs, cols, block_size, largest)
 
 
-def _fake_quantized(operation: str, x: Tensor, cols: int, block: int, amax: Tensor) -> Tensor:
+def _fake_quantized(x: Tensor, cols: int, block: int, amax: Tensor) -> Tensor:
     if x.dtype not in FORMATS:
         raise InvalidArgument("x", f"dtype {x.dtype}", FLOATS)
     name = FORMATS[x.dtype]
-    problem = Problem.of(operation, x=name, y=name, rows=1, cols=max(cols, 1), block=block)
+    problem = Problem.of("fp4_fake_quant", x=name, y=name, rows=1, cols=max(cols, 1), block=block)
     if x.numel() == 0:
         return torch.empty_like(x)
     dense = x.contiguous().reshape(-1, cols)

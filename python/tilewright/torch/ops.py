@@ -349,7 +349,7 @@ def _fake_quantized(s: ConvSpec, rows: Tensor, amax: Tensor) -> Tensor:
     """What the library's own operation leaves of them, in x's format."""
     count, cols = rows.shape
     name, dtype = s.x.name, DTYPES[s.x.name]
-    problem = Problem.of("dynamic_block_quantize", x=name, y=name, rows=count, cols=cols, block=s.block)
+    problem = Problem.of("fp4_fake_quant", x=name, y=name, rows=count, cols=cols, block=s.block)
     y = torch.empty((count, cols), dtype=dtype)
     problem.compute({"x": rows.to(dtype).contiguous(), "y": y, "amax": amax})
     return y.float()
