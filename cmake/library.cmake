@@ -12,7 +12,7 @@ function(tilewright_folder name)
   target_include_directories(tilewright_${name} PUBLIC ${PROJECT_SOURCE_DIR}/include PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(tilewright_${name} PUBLIC ${TILEWRIGHT_FMT} Threads::Threads ${CMAKE_DL_LIBS})
   target_compile_definitions(tilewright_${name} PRIVATE TILEWRIGHT_BUILDING)
-  # A format's codec must give the same bits on every host; see templates/core/numeric.cuh.
+  # A format's codec must give the same bits on every host; see templates/backends/cuda/numeric.cuh.
   target_compile_options(tilewright_${name} PRIVATE -ffp-contract=off)
   if(SKBUILD)  # of the others size is what counts there
     foreach(source ${sources})

@@ -13,7 +13,7 @@ get_filename_component(ROOT ${ROOT} ABSOLUTE)
 set(text "")
 foreach(folder templates jit tuner)
   file(GLOB_RECURSE files RELATIVE ${ROOT} ${ROOT}/${folder}/*)
-  list(FILTER files EXCLUDE REGEX "^[a-z]+/cpu/")  # kernels for CPUs, and what loads them: no GPU's kernel is made of these
+  list(FILTER files EXCLUDE REGEX "/cpu/")  # kernels for CPUs, and what loads them: no GPU's kernel is made of these
   list(SORT files)
   foreach(file ${files})
     file(SHA256 ${ROOT}/${file} hash)

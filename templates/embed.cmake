@@ -35,7 +35,7 @@ file(GLOB format_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/template
 list(SORT format_files)
 file(GLOB format_hosts CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/templates/formats ${PROJECT_SOURCE_DIR}/templates/formats/*.h)
 set(format_includes "")
-set(host_includes "#include \"templates/format_host.h\"\n")
+set(host_includes "#include \"templates/formats/shared/format_host.h\"\n")
 set(format_list "")
 foreach(file ${format_hosts})
   string(APPEND host_includes "#include \"templates/formats/${file}\"\n")

@@ -2,16 +2,16 @@
 // The operations that there are. Nothing else names one.
 #include <tilewright/operation.h>
 
-#include "templates/amax/amax.h"
-#include "templates/cast/cast.h"
-#include "templates/conv/conv.h"
-#include "templates/fake_quant/fake_quant.h"
-#include "templates/fp4_fake_quant/fp4_fake_quant.h"
-#include "templates/fused_cast/fused_cast.h"
-#include "templates/gemm/gemm.h"
-#include "templates/loss_scale/loss_scale.h"
-#include "templates/pack/pack.h"
-#include "templates/transpose/transpose.h"
+#include "templates/operations/amax/amax.h"
+#include "templates/operations/cast/cast.h"
+#include "templates/operations/conv/conv.h"
+#include "templates/operations/fake_quant/fake_quant.h"
+#include "templates/operations/fp4_fake_quant/fp4_fake_quant.h"
+#include "templates/operations/fused_cast/fused_cast.h"
+#include "templates/operations/gemm/gemm.h"
+#include "templates/operations/loss_scale/loss_scale.h"
+#include "templates/operations/pack/pack.h"
+#include "templates/operations/transpose/transpose.h"
 
 namespace tilewright {
 

@@ -14,7 +14,7 @@
 
 #include "jit/context.h"
 #include "jit/device.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/measure/launch.h"
 #include "tuner/measure/search.h"

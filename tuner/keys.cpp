@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "cache/layer.h"
-#include "templates/specialize.h"
+#include "templates/common/specialize.h"
 
 namespace tilewright::tuner {
 namespace {

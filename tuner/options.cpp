@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include "templates/suggest.h"
+#include "templates/common/suggest.h"
 
 namespace tilewright {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "jit/device.h"
 #include "jit/kernel.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/build/pool.h"
 #include "tuner/engine_impl.h"
 #include "tuner/task.h"

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "templates/describe.h"
-#include "templates/families.h"
-#include "templates/specialize.h"
+#include "templates/common/describe.h"
+#include "templates/common/families.h"
+#include "templates/common/specialize.h"
 
 namespace tilewright::tuner {
 

@@ -10,7 +10,7 @@
 namespace tilewright::bench {
 namespace {
 
-constexpr int kQueue = 3;  // of the knob `schedule` (templates/gemm/wgmma/schedule.cuh)
+constexpr int kQueue = 3;  // of the knob `schedule` (templates/operations/gemm/cuda/wgmma/schedule.cuh)
 
 bool global_of(Format f) {
   return std::any_of(f.info().streams.begin(), f.info().streams.end(),

@@ -53,7 +53,7 @@ std::vector<Candidate> legal(Suite& s, const Problem& problem, std::int64_t m, s
 // The value of an option; 0 where the candidate does not name it.
 std::int64_t option(const Candidate& c, std::string_view name);
 
-// Whether its blocks take tiles from a queue (templates/gemm/wgmma/schedule.cuh).
+// Whether its blocks take tiles from a queue (templates/operations/gemm/cuda/wgmma/schedule.cuh).
 bool queued(const Candidate& c);
 
 }  // namespace tilewright::bench

@@ -25,7 +25,7 @@ struct Amax {
   friend bool operator==(const Amax&, const Amax&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/amax/params.cuh. Device pointers.
+// What a launch passes. Standard layout, as templates/operations/amax/params.cuh. Device pointers.
 struct AmaxArgs {
   static constexpr std::string_view kOperation = "amax";
 

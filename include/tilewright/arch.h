@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arch: one target per row of a table: GPUs in templates/arch.cpp, CPUs in templates/cpu/arch.cpp. Code asks for
-// features and limits, never for a version number. Immutable.
+// Arch: one target per row of a table: GPUs in templates/backends/cuda/arch.cpp, CPUs in
+// templates/backends/cpu/arch.cpp. Code asks for features and limits, never for a version number. Immutable.
 #pragma once
 
 #include <span>

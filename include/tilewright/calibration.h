@@ -96,7 +96,7 @@ class TILEWRIGHT_EXPORT Observer {
   friend bool operator==(const Observer&, const Observer&) = default;
 
  private:
-  friend class DeviceObservation;  // quantize/device_observer.h
+  friend class DeviceObservation;  // quantize/calibration/device_observer.h
   ObserverOptions options_;
   std::vector<Observation> channels_;
 };

@@ -29,7 +29,7 @@ struct Cast {
   friend bool operator==(const Cast&, const Cast&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/cast/params.cuh. Device pointers, 16-byte aligned.
+// What a launch passes. Standard layout, as templates/operations/cast/params.cuh. Device pointers, 16-byte aligned.
 struct CastArgs {
   static constexpr std::string_view kOperation = "cast";
 

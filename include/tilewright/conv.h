@@ -125,8 +125,8 @@ struct Conv {
   friend bool operator==(const Conv&, const Conv&) = default;
 };
 
-// What a launch passes. Standard layout and the same on the device (templates/conv/params.cuh). Device pointers,
-// 16-byte aligned. A launch takes the problem's n images.
+// What a launch passes. Standard layout and the same on the device (templates/operations/conv/params.cuh). Device
+// pointers, 16-byte aligned. A launch takes the problem's n images.
 struct ConvArgs {
   static constexpr std::string_view kOperation = "conv";
 

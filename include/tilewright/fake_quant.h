@@ -47,8 +47,8 @@ struct Fp4FakeQuant {
   friend bool operator==(const Fp4FakeQuant&, const Fp4FakeQuant&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/fake_quant/params.cuh and
-// templates/fp4_fake_quant/params.cuh. Device pointers.
+// What a launch passes. Standard layout, as templates/operations/fake_quant/params.cuh and
+// templates/operations/fp4_fake_quant/params.cuh. Device pointers.
 struct FakeQuantArgs {
   static constexpr std::string_view kOperation = "fake_quant";
 

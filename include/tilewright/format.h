@@ -30,7 +30,7 @@ struct StreamSpec {
 };
 
 // Pointers to the streams of one matrix; a stream that the format does not have is null.
-// Standard layout, and the same on the device (templates/core/types.cuh).
+// Standard layout, and the same on the device (templates/backends/cuda/types.cuh).
 struct Operand {
   const void* data = nullptr;
   const void* scales = nullptr;

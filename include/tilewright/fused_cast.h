@@ -45,8 +45,8 @@ struct FusedCast {
   friend bool operator==(const FusedCast&, const FusedCast&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/fused_cast/params.cuh. Device pointers to dense matrices, 16-byte
-// aligned; null for what the problem does not have.
+// What a launch passes. Standard layout, as templates/operations/fused_cast/params.cuh. Device pointers to dense
+// matrices, 16-byte aligned; null for what the problem does not have.
 struct FusedCastArgs {
   static constexpr std::string_view kOperation = "fused_cast";
 

@@ -79,8 +79,8 @@ struct Gemm {
   friend bool operator==(const Gemm&, const Gemm&) = default;
 };
 
-// What a launch passes. Standard layout and the same on the device (templates/gemm/params.cuh), so that launching
-// copies nothing twice. All pointers are device pointers, 16-byte aligned.
+// What a launch passes. Standard layout and the same on the device (templates/operations/gemm/params.cuh), so that
+// launching copies nothing twice. All pointers are device pointers, 16-byte aligned.
 struct GemmArgs {
   static constexpr std::string_view kOperation = "gemm";
 

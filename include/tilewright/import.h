@@ -28,7 +28,7 @@
 namespace tilewright {
 
 // How a checkpoint packs eight 4-bit codes into an int32. Shapes are [rows, cols], groups = k / group; nibble i is bits
-// 4i to 4i + 3. templates/checkpoint has a file for each, with its source.
+// 4i to 4i + 3. templates/formats/checkpoint has a file for each, with its source.
 //   gptq     qweight [k/8, n]: nibble i of word [r, c] is the code of row c of w, column 8r + i; qzeros [groups, n/8]:
 //            nibble i of word [g, c] is the zero point of row 8c + i, minus 1; scales [groups, n]; g_idx [k], optional
 //   gptq_v2  the same with the zero point itself in qzeros

@@ -53,7 +53,7 @@ struct UnscaleTensor {
 TILEWRIGHT_EXPORT std::vector<UnscalePiece> unscale_pieces(Format x, std::span<const UnscaleTensor> tensors,
                                                            std::int64_t elements = Unscale::kElements);
 
-// What a launch passes. Standard layout, as templates/loss_scale/params.cuh. Device pointers.
+// What a launch passes. Standard layout, as templates/operations/loss_scale/params.cuh. Device pointers.
 struct UnscaleArgs {
   static constexpr std::string_view kOperation = "unscale";
 
@@ -78,7 +78,7 @@ struct UpdateScale {
   friend bool operator==(const UpdateScale&, const UpdateScale&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/loss_scale/params.cuh. Device pointers.
+// What a launch passes. Standard layout, as templates/operations/loss_scale/params.cuh. Device pointers.
 struct UpdateScaleArgs {
   static constexpr std::string_view kOperation = "update_scale";
 

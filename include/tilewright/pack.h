@@ -38,7 +38,7 @@ struct Pack {
   friend bool operator==(const Pack&, const Pack&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/pack/params.cuh. Device pointers, 16-byte aligned.
+// What a launch passes. Standard layout, as templates/operations/pack/params.cuh. Device pointers, 16-byte aligned.
 struct PackArgs {
   static constexpr std::string_view kOperation = "pack";
 

@@ -59,7 +59,7 @@ class TILEWRIGHT_EXPORT Hessian {
   std::vector<double> values() const;               // [k, k]
   std::span<const double> magnitudes() const;       // [k], sums of |x|
 
-  struct Sums;  // quantize/hessian.h
+  struct Sums;  // quantize/rounding/hessian.h
   const Sums& sums() const { return *sums_; }
 
  private:

@@ -24,7 +24,8 @@ struct Transpose {
   friend bool operator==(const Transpose&, const Transpose&) = default;
 };
 
-// What a launch passes. Standard layout, as templates/transpose/params.cuh. Device pointers, 16-byte aligned.
+// What a launch passes. Standard layout, as templates/operations/transpose/params.cuh. Device pointers, 16-byte
+// aligned.
 struct TransposeArgs {
   static constexpr std::string_view kOperation = "transpose";
 

@@ -7,7 +7,7 @@
 
 #include <tilewright/error.h>
 
-#include "jit/compiling.h"
+#include "jit/compile/compiling.h"
 #include "jit/cpu/llvm.h"
 #include "jit/cpu/object.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // bfloat16: the upper half of a single.
 #pragma once
-#include "core/format.cuh"
+#include "formats/shared/format.cuh"
 
 namespace tw::fmt {
 

@@ -3,9 +3,9 @@
 // even element low; scale = amax / 6 (1 if that is 0), code = E2M1 of x / scale, nearest even, saturating; value = E2M1
 // * scale.
 #pragma once
-#include "core/e2m1.cuh"
-#include "core/row_scale.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/e2m1.cuh"
+#include "formats/shared/row_scale.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

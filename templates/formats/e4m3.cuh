@@ -2,7 +2,7 @@
 // FP8 E4M3 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at 448;
 // NaN stays one.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

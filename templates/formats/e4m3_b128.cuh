@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 E4M3 in blocks of 128 x 128, for weights, as DeepSeek-V3's checkpoints have them: stream `scales` is a row-major
-// matrix of one float per block, ceil(rows / 128) by columns / 128 (their weight_scale_inv; core/e4m3_blocks.cuh).
+// matrix of one float per block, ceil(rows / 128) by columns / 128 (their weight_scale_inv;
+// formats/shared/e4m3_blocks.cuh).
 #pragma once
-#include "core/e4m3_blocks.cuh"
+#include "formats/shared/e4m3_blocks.cuh"
 
 namespace tw::fmt {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 E4M3 in groups of 128 along a row, for activations: stream `scales` has one float per group
-// (core/e4m3_blocks.cuh).
+// (formats/shared/e4m3_blocks.cuh).
 #pragma once
-#include "core/e4m3_blocks.cuh"
+#include "formats/shared/e4m3_blocks.cuh"
 
 namespace tw::fmt {
 

@@ -2,7 +2,7 @@
 // FP8 E4M3 with one float scale per row: scale = amax / 448 (1 if that is 0), code = e4m3(x / scale), nearest even,
 // saturating; value = code * scale.
 #pragma once
-#include "core/row_scale.cuh"
+#include "formats/shared/row_scale.cuh"
 
 namespace tw::fmt {
 

@@ -2,7 +2,7 @@
 // E4M3 elements with one float scale G for the tensor, read from device memory: G = amax / 448 (1 if that is 0),
 // element = nearest even of x / G, saturating; value = element * G.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

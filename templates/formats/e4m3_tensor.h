@@ -2,8 +2,8 @@
 // What the host alone knows of e4m3_tensor (format_host.h).
 #pragma once
 #include "formats/e4m3_tensor.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

@@ -2,7 +2,7 @@
 // FP8 E5M2 without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at
 // 57344, so that an infinity is never encoded, but decoded; NaN stays one.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

@@ -2,7 +2,7 @@
 // E5M2 elements with one float scale G for the tensor, read from device memory: G = amax / 57344 (1 if that is 0),
 // element = nearest even of x / G, saturating; value = element * G.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

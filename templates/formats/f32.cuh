@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // IEEE single precision.
 #pragma once
-#include "core/format.cuh"
+#include "formats/shared/format.cuh"
 
 namespace tw::fmt {
 

@@ -5,9 +5,9 @@
 // amax) - 2, at least -127; codes nearest, of two as near the smaller, clipped at 6. (ggml rounds log2 amax to single
 // precision first, by the C library's log2f, which may take magnitudes a few units below a power of two to be one.)
 #pragma once
-#include "core/e8m0.cuh"
-#include "core/ggml_fp4.cuh"
 #include "formats/mxfp4.cuh"
+#include "formats/shared/e8m0.cuh"
+#include "formats/shared/ggml_fp4.cuh"
 
 namespace tw::fmt {
 

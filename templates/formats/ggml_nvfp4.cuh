@@ -5,8 +5,8 @@
 // "ggml" (quantize_row_nvfp4_ref): s is amax / 6, half up, 448 from 256 on; codes nearest, of two as near the smaller,
 // clipped at 6. (Of scales that no encoder writes, ggml reads 0x7f, a NaN here, as 0, and ignores a sign.)
 #pragma once
-#include "core/ggml_fp4.cuh"
 #include "formats/nvfp4.cuh"
+#include "formats/shared/ggml_fp4.cuh"
 
 namespace tw::fmt {
 

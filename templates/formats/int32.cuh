@@ -2,7 +2,7 @@
 // 32-bit integers: exact sums of products of bytes, and what is added to them. Decoded to the nearest float; encoded
 // nearest even, saturating; NaN gives 0.
 #pragma once
-#include "core/format.cuh"
+#include "formats/shared/format.cuh"
 
 namespace tw::fmt {
 

@@ -5,8 +5,8 @@
 // Encoder "amax3": scale = half(amax / 3); code = 4 + nearest even of x / scale, clamped to 1..7; scale 0 and codes 4
 // for zeros.
 #pragma once
-#include "core/format.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/format.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

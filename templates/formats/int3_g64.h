@@ -3,8 +3,8 @@
 // four bits.
 #pragma once
 #include "formats/int3_g64.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

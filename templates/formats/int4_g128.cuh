@@ -5,7 +5,7 @@
 // Encoder "amax7": scale = half(amax / 7); code = 8 + nearest even of x / scale, clamped to 1..15; scale 0 and codes 8
 // for zeros. "compressed_tensors": amax / 7.5, codes 0..15.
 #pragma once
-#include "core/int4.cuh"
+#include "formats/shared/int4.cuh"
 
 namespace tw::fmt {
 

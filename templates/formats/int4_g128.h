@@ -2,8 +2,8 @@
 // What the host alone knows of int4_g128 (format_host.h).
 #pragma once
 #include "formats/int4_g128.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

@@ -3,9 +3,9 @@
 // them: two codes a byte, even element low; value = (code - 8) scale.
 // Encoder "amax7": scale = amax / 7 (1 if that is 0), code = 8 + nearest even of x / scale, clamped to 1..15.
 #pragma once
-#include "core/int4.cuh"
-#include "core/row_scale.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/int4.cuh"
+#include "formats/shared/row_scale.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -2,7 +2,7 @@
 // Signed bytes without a scale of its own: that is a gemm's alpha (of x and w) or y_scale. Nearest even, saturating at
 // -128 and 127; NaN gives 0.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

@@ -4,7 +4,7 @@
 // row and 0, scale = (most - least) / 255 (1 if that is 0), zero = nearest even of -least / scale, clamped to 0..255,
 // less 128; code = nearest even of x / scale, plus zero, clamped to -128..127.
 #pragma once
-#include "core/row_scale.cuh"
+#include "formats/shared/row_scale.cuh"
 
 namespace tw::fmt {
 

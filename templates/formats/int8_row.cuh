@@ -3,7 +3,7 @@
 // (tensor_quant_gpu.cu): scale = amax / 127 (1 if that is 0), code = nearest even of x / scale, clamped to -127..127;
 // value = code * scale.
 #pragma once
-#include "core/row_scale.cuh"
+#include "formats/shared/row_scale.cuh"
 
 namespace tw::fmt {
 

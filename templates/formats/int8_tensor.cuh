@@ -2,7 +2,7 @@
 // Signed bytes with one float scale G for the tensor, read from device memory: G = amax / 127 (1 if that is 0), element
 // = nearest even of x / G, saturating; value = element * G.
 #pragma once
-#include "core/byte_elements.cuh"
+#include "formats/shared/byte_elements.cuh"
 
 namespace tw::fmt {
 

@@ -4,12 +4,13 @@
 // stream `scales` is one byte per 32; value = code X. A block here is two of
 // the standard's, so that a row's scales can be read two bytes at a time. Encoder "floor": b - 127 = floor(log2 amax) -
 // 2, at least -127, as section 6.3 of the standard says; elements E2M1 of x / X, nearest even, saturating; b = 0 for
-// zeros, 255 if an element is infinite. Others: core/e8m0.cuh. (ggml's MXFP4, ggml_mxfp4, orders its bytes otherwise.)
+// zeros, 255 if an element is infinite. Others: formats/shared/e8m0.cuh. (ggml's MXFP4, ggml_mxfp4, orders its bytes
+// otherwise.)
 #pragma once
-#include "core/e2m1.cuh"
-#include "core/e8m0.cuh"
-#include "core/format.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/e2m1.cuh"
+#include "formats/shared/e8m0.cuh"
+#include "formats/shared/format.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -3,10 +3,10 @@
 // scale X = 2^(b - 127), b = 255: NaN; stream `data` is one E4M3 code a byte; stream `scales` is one byte per 32; value
 // = code X. A block here is two of the standard's, so that a row's scales can be read two bytes at a time. Encoder
 // "floor": b - 127 = floor(log2 amax) - 8, at least -127, as section 6.3 of the standard says; elements E4M3 of x / X,
-// nearest even, saturating; b = 0 for zeros, 255 if an element is infinite. Others: core/e8m0.cuh.
+// nearest even, saturating; b = 0 for zeros, 255 if an element is infinite. Others: formats/shared/e8m0.cuh.
 #pragma once
-#include "core/e8m0.cuh"
-#include "core/format.cuh"
+#include "formats/shared/e8m0.cuh"
+#include "formats/shared/format.cuh"
 
 namespace tw::fmt {
 

@@ -5,7 +5,7 @@
 // so that of two values as near the lower one is taken. Where that product is a NaN, as for all elements of a block of
 // zeros, the code is 0, -1: such a block decodes to -0.
 #pragma once
-#include "core/format.cuh"
+#include "formats/shared/format.cuh"
 
 namespace tw::fmt {
 

@@ -5,9 +5,9 @@
 // 448)), 1 for a block of zeros; code = E2M1, nearest even, of x / (scale G). A problem with global=div passes 1 / G
 // instead, as compressed-tensors stores it.
 #pragma once
-#include "core/e2m1.cuh"
-#include "core/format.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/e2m1.cuh"
+#include "formats/shared/format.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

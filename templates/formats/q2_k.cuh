@@ -2,9 +2,9 @@
 // Q2_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 84 bytes: sixteen bytes with a 4-bit scale
 // low and a 4-bit minimum high, one per 16 elements, 64 bytes of codes, half-precision d and dmin; element 128 h + 32 t
 // + l is bits 2 t of byte 32 h + l of the codes; value = d scale code - dmin minimum. Encoders: "plain"
-// (core/k_quants.cuh), and "ggml", with its search (core/k_search.cuh).
+// (formats/shared/k_quants.cuh), and "ggml", with its search (formats/shared/k_search.cuh).
 #pragma once
-#include "core/k_search.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
 

@@ -2,8 +2,8 @@
 // What the host alone knows of q2_k (format_host.h). Panels have its codes in four bits.
 #pragma once
 #include "formats/q2_k.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

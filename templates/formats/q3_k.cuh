@@ -3,10 +3,10 @@
 // lower two, twelve of 6-bit scales, one per 16 elements, and a half-precision d. Element 128 h + 32 t + l has bits 2 t
 // of byte 32 h + l of the lower bits and bit 4 h + t of byte l of the upper ones. Scale j: four bits are the nibble j /
 // 8 of byte j % 8, the upper two bits 2 (j / 4) of byte 8 + j % 4; 32 is subtracted. value = d (scale - 32) (code - 4).
-// Encoders: "ggml", its search (core/k_search.cuh), and "plain" (core/k_quants.cuh): the extreme of every 16 becomes
-// code 0; the largest scale becomes -32.
+// Encoders: "ggml", its search (formats/shared/k_search.cuh), and "plain" (formats/shared/k_quants.cuh): the extreme of
+// every 16 becomes code 0; the largest scale becomes -32.
 #pragma once
-#include "core/k_search.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
 

@@ -2,8 +2,8 @@
 // What the host alone knows of q3_k (format_host.h). Panels have codes of four bits, 4 more.
 #pragma once
 #include "formats/q3_k.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

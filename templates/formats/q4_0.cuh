@@ -4,7 +4,7 @@
 // signed extreme / -8, half up), "amax7" (d = amax / 7, half away from zero, codes 1..15). Both divide by the d that is
 // not yet rounded to half precision.
 #pragma once
-#include "core/blocks32.cuh"
+#include "formats/shared/blocks32.cuh"
 
 namespace tw::fmt {
 

@@ -5,7 +5,7 @@
 // Encoder "ggml": for each sub-block a weighted least-squares line through 21 trial scales, the float operations in the
 // order of ggml's reference, so that the bytes agree.
 #pragma once
-#include "core/k_search.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
 

@@ -4,7 +4,7 @@
 // + 16 high; value = (code - 16) d. Encoder "ggml": d = signed extreme / -16; codes round half up against the d that is
 // not yet rounded to half precision.
 #pragma once
-#include "core/blocks32.cuh"
+#include "formats/shared/blocks32.cuh"
 
 namespace tw::fmt {
 

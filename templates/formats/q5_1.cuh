@@ -4,7 +4,7 @@
 // high; value = code d + m. Encoder "ggml": m = min, d = (max - min) / 31; codes round half up against the d and m that
 // are not yet rounded to half precision.
 #pragma once
-#include "core/blocks32.cuh"
+#include "formats/shared/blocks32.cuh"
 
 namespace tw::fmt {
 

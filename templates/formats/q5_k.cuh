@@ -2,10 +2,10 @@
 // Q5_K as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 176 bytes: half-precision d and dmin, twelve
 // bytes of 6-bit (scale, minimum) pairs as in Q4_K, 32 bytes of upper bits and 128 of the lower four; byte 32 p + l of
 // those holds element 64 p + l low and 64 p + 32 + l high, bit j of byte l of the upper bits is that of element 32 j +
-// l; value = d scale code - dmin minimum. Encoders: "plain" (core/k_quants.cuh), and "ggml",
-// with its search (core/k_search.cuh).
+// l; value = d scale code - dmin minimum. Encoders: "plain" (formats/shared/k_quants.cuh), and "ggml",
+// with its search (formats/shared/k_search.cuh).
 #pragma once
-#include "core/k_search.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
 

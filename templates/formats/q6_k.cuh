@@ -3,10 +3,10 @@
 // 128 bytes), the upper two (qh, 64), sixteen signed bytes of scales, one per 16 elements, and a half-precision d. Of
 // the half h of a block and l < 32, byte 64 h + l of ql holds element 128 h + l low and 128 h + 64 + l high, byte 64 h
 // + 32 + l the elements 32 after those; byte 32 h + l of qh holds two bits each of elements 128 h + l, + 32, + 64, +
-// 96; value = d scale (code - 32). Encoders: "ggml", its search (core/k_search.cuh), and "plain" (core/k_quants.cuh):
-// the extreme of every 16 becomes code 0; the largest scale becomes -128.
+// 96; value = d scale (code - 32). Encoders: "ggml", its search (formats/shared/k_search.cuh), and "plain"
+// (formats/shared/k_quants.cuh): the extreme of every 16 becomes code 0; the largest scale becomes -128.
 #pragma once
-#include "core/k_search.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
 

@@ -2,8 +2,8 @@
 // What the host alone knows of q6_k (format_host.h).
 #pragma once
 #include "formats/q6_k.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

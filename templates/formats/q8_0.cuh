@@ -2,7 +2,7 @@
 // Q8_0 as ggml defines it: 32 elements in 34 bytes, a half-precision scale d = amax / 127 and 32 signed codes, rounded
 // half away from zero against the d that is not yet rounded to half precision; value = code d.
 #pragma once
-#include "core/blocks32.cuh"
+#include "formats/shared/blocks32.cuh"
 
 namespace tw::fmt {
 

@@ -3,7 +3,7 @@
 // code d. s is redundant: encoder "ggml" (CPU reference) stores d * sum of the codes, "sum_x" (ggml's CUDA quantizer)
 // the sum of the inputs, in element order. No kernel here reads s: sums of codes are formed exactly, in integers.
 #pragma once
-#include "core/blocks32.cuh"
+#include "formats/shared/blocks32.cuh"
 
 namespace tw::fmt {
 

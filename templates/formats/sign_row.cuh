@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signs with one float scale per row (core/sign_row.cuh), bit 1 where x >= 0, as in ggml's Q1_0; so a NaN becomes
-// -scale. signbit_row has the bits the other way round.
+// Signs with one float scale per row (formats/shared/sign_row.cuh), bit 1 where x >= 0, as in ggml's Q1_0; so a NaN
+// becomes -scale. signbit_row has the bits the other way round.
 #pragma once
-#include "core/sign_row.cuh"
+#include "formats/shared/sign_row.cuh"
 
 namespace tw::fmt {
 

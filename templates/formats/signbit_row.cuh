@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signs with one float scale per row (core/sign_row.cuh), bit 1 where x < 0, as Larq's bit packing has them, so that
-// padding of zeros is positive, and so is a NaN. sign_row has the bits the other way round.
+// Signs with one float scale per row (formats/shared/sign_row.cuh), bit 1 where x < 0, as Larq's bit packing has them,
+// so that padding of zeros is positive, and so is a NaN. sign_row has the bits the other way round.
 #pragma once
-#include "core/sign_row.cuh"
+#include "formats/shared/sign_row.cuh"
 
 namespace tw::fmt {
 

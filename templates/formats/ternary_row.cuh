@@ -4,8 +4,8 @@
 // bytes hold four rows where these hold four columns. Encoder "absmean": scale = mean |x| (1 if that is 0), summed in
 // double precision, code = 1 + nearest even of x / scale, clamped to 0..2.
 #pragma once
-#include "core/row_scale.cuh"
-#include "core/tile_fragments.cuh"
+#include "formats/shared/row_scale.cuh"
+#include "formats/shared/tile_fragments.cuh"
 
 namespace tw::fmt {
 

@@ -2,8 +2,8 @@
 // What the host alone knows of ternary_row (format_host.h). Panels are int4_row's: codes 7 more.
 #pragma once
 #include "formats/ternary_row.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

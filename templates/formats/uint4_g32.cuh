@@ -5,7 +5,7 @@
 // "minmax": 0 lies in [min, max]; scale = half(max((max - min) / 15, 2^-24)), zero = nearest even of -min / scale, code
 // = nearest even of (x + zero scale) / scale, both clamped to 0..15, with the scale as stored.
 #pragma once
-#include "core/int4.cuh"
+#include "formats/shared/int4.cuh"
 
 namespace tw::fmt {
 

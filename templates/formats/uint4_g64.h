@@ -2,8 +2,8 @@
 // What the host alone knows of uint4_g64 (format_host.h).
 #pragma once
 #include "formats/uint4_g64.cuh"
-#include "templates/cpu/panel_format.h"
-#include "templates/format_host.h"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
 
 namespace tilewright {
 

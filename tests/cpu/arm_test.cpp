@@ -12,7 +12,7 @@
 #include <fstream>
 
 #include "cpu_test.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 #if defined(TILEWRIGHT_ARM_RUNNER)
 

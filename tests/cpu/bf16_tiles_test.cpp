@@ -10,8 +10,8 @@
 
 #include "cpu_test.h"
 #include "operands.h"
-#include "templates/cpu/gemm.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
+#include "templates/operations/gemm/cpu/gemm.h"
 #include "tiles_native.h"
 
 using namespace tilewright;

@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "cpu_test.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

@@ -13,8 +13,8 @@
 
 #include "cpu_test.h"
 #include "operands.h"
-#include "templates/conv/conv.h"
-#include "templates/describe.h"
+#include "templates/common/describe.h"
+#include "templates/operations/conv/conv.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "cpu_test.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/keys.h"
 
 using namespace tilewright;

@@ -11,8 +11,8 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
-#include "templates/describe.h"
-#include "templates/families.h"
+#include "templates/common/describe.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

@@ -10,7 +10,7 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

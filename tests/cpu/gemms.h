@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "templates/cpu/panels.h"
+#include "templates/backends/cpu/panels.h"
 
 namespace tilewright::test {
 

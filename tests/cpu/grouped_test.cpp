@@ -13,7 +13,7 @@
 
 #include "cpu_test.h"
 #include "operands.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cpu_test.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 namespace tilewright::test {
 

@@ -12,10 +12,10 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
-#include "templates/cpu/panel_list.h"
-#include "templates/cpu/panels.h"
-#include "templates/describe.h"
-#include "templates/families.h"
+#include "templates/backends/cpu/panel_list.h"
+#include "templates/backends/cpu/panels.h"
+#include "templates/common/describe.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

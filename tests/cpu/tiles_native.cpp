@@ -4,7 +4,7 @@
 #if defined(__x86_64__)
 #include <cmath>
 
-#include "templates/cpu/kernels_shared.h"
+#include "templates/operations/gemm/cpu/kernels_shared.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
@@ -13,8 +13,8 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #define TILEWRIGHT_CPU_KERNELS native_tiles
-#include "templates/cpu/kernels.h"
-#include "templates/cpu/native_v3.h"
+#include "templates/backends/cpu/native_v3.h"
+#include "templates/operations/gemm/cpu/kernels.h"
 
 namespace tilewright::test {
 namespace {

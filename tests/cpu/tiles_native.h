@@ -4,8 +4,8 @@
 
 #include <tilewright/source.h>
 
-#include "templates/cpu/options.h"
-#include "templates/cpu/panels.h"
+#include "templates/backends/cpu/panels.h"
+#include "templates/operations/gemm/cpu/options.h"
 
 namespace tilewright::test {
 

@@ -6,8 +6,8 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
-#include "templates/cpu/panels.h"
-#include "templates/families.h"
+#include "templates/backends/cpu/panels.h"
+#include "templates/common/families.h"
 #include "tiles_native.h"
 
 using namespace tilewright;

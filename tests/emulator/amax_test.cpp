@@ -7,12 +7,12 @@
 #include <random>
 #include <vector>
 
-#include "amax/reference.cuh"
-#include "amax/vectors.cuh"
 #include "emulator/emulator.h"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "operations/amax/cuda/reference.cuh"
+#include "operations/amax/cuda/vectors.cuh"
 #include "support/catch.h"
 
 namespace {

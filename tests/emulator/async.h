@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "arch/sm90.cuh"
+#include "backends/cuda/sm90.cuh"
 
 namespace tw::emu {
 

@@ -10,11 +10,11 @@
 #include <random>
 #include <vector>
 
-#include "cast/decode.cuh"
-#include "cast/encode.cuh"
-#include "cast/reference.cuh"
-#include "cast/rows.cuh"
 #include "emulator/emulator.h"
+#include "operations/cast/cuda/decode.cuh"
+#include "operations/cast/cuda/encode.cuh"
+#include "operations/cast/cuda/reference.cuh"
+#include "operations/cast/cuda/rows.cuh"
 #include "support/catch.h"
 
 namespace cast_test {

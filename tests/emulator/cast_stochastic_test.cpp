@@ -3,7 +3,6 @@
 // layout, and for each seed others. tests/templates/cast_stochastic_test.cpp says what those bits have to be like.
 #include <vector>
 
-#include "core/stochastic.cuh"
 #include "emulator/cast.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
@@ -18,6 +17,7 @@
 #include "formats/mxfp4.cuh"
 #include "formats/mxfp8.cuh"
 #include "formats/nvfp4.cuh"
+#include "operations/cast/stochastic.cuh"
 
 namespace {
 

@@ -9,9 +9,9 @@
 #include <random>
 #include <vector>
 
-#include "conv/reference.cuh"
 #include "emulator/gemm.h"
-#include "pack/tiles.cuh"
+#include "operations/conv/cuda/reference.cuh"
+#include "operations/pack/cuda/tiles.cuh"
 #include "support/fake_quant.h"
 
 namespace conv_test {

@@ -2,9 +2,9 @@
 // conv's depthwise: rows of filters as banded matrices.
 #include "emulator/conv.h"
 
-#include "conv/depthwise/kernel.cuh"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
+#include "operations/conv/cuda/depthwise/kernel.cuh"
 
 using namespace conv_test;
 

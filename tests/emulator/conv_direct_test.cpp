@@ -2,7 +2,6 @@
 // conv's direct: tiles of pixels without matrix units.
 #include "emulator/conv.h"
 
-#include "conv/direct/kernel.cuh"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
 #include "formats/e4m3_row.cuh"
@@ -12,6 +11,7 @@
 #include "formats/int8_row.cuh"
 #include "formats/int8_tensor.cuh"
 #include "formats/q4_0.cuh"
+#include "operations/conv/cuda/direct/kernel.cuh"
 
 using namespace conv_test;
 

@@ -2,9 +2,9 @@
 // conv's kn2row: each pixel times all taps, shifted and added.
 #include "emulator/conv.h"
 
-#include "conv/kn2row/kernel.cuh"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
+#include "operations/conv/cuda/kn2row/kernel.cuh"
 
 using namespace conv_test;
 

@@ -2,8 +2,8 @@
 // conv's mma in the emulator.
 #pragma once
 
-#include "conv/mma.cuh"
 #include "emulator/conv.h"
+#include "operations/conv/cuda/mma.cuh"
 
 namespace conv_test {
 

@@ -2,7 +2,6 @@
 // conv's reference and the kernels that it borrows from gemm's mma, and whole from gemm.
 #include "emulator/conv_mma.h"
 
-#include "conv/pointwise.cuh"
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/e4m3.cuh"
@@ -19,7 +18,8 @@
 #include "formats/q4_1.cuh"
 #include "formats/sign_row.cuh"
 #include "formats/signbit_row.cuh"
-#include "gemm/signs.cuh"
+#include "operations/conv/cuda/pointwise.cuh"
+#include "operations/gemm/cuda/signs.cuh"
 
 using namespace conv_test;
 

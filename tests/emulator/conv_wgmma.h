@@ -2,8 +2,8 @@
 // conv's wgmma in the emulator.
 #pragma once
 
-#include "conv/wgmma/kernel.cuh"
 #include "emulator/conv.h"
+#include "operations/conv/cuda/wgmma/kernel.cuh"
 
 namespace conv_test {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines what core/ptx.cuh declares in tw::emu.
+// Defines what backends/cuda/ptx.cuh declares in tw::emu.
 #include "emulator/emulator.h"
 
 #include <cstring>

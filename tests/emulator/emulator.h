@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a kernel's real text on a CPU. A test includes the kernel's .cuh, which a host compiler sees as ordinary
-// functions, and passes a call of it to run(): every CUDA thread becomes a fiber, and the wrappers of core/ptx.cuh
-// reach the functions of tw::emu that are defined here.
+// functions, and passes a call of it to run(): every CUDA thread becomes a fiber, and the wrappers of
+// backends/cuda/ptx.cuh reach the functions of tw::emu that are defined here.
 //
 // The emulator is stricter than a chip, so that what passes here is right there:
 //   - dynamic shared memory holds NaNs at the start of each block, and so does a copy's destination from its
@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "arch/sm90.cuh"
+#include "backends/cuda/sm90.cuh"
 
 namespace tw::emu {
 

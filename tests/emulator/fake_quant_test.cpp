@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "emulator/emulator.h"
-#include "fake_quant/reference.cuh"
-#include "fake_quant/vectors.cuh"
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
+#include "operations/fake_quant/cuda/reference.cuh"
+#include "operations/fake_quant/cuda/vectors.cuh"
 #include "support/catch.h"
 
 namespace {

@@ -12,8 +12,8 @@
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
-#include "fp4_fake_quant/blocks.cuh"
-#include "fp4_fake_quant/reference.cuh"
+#include "operations/fp4_fake_quant/cuda/blocks.cuh"
+#include "operations/fp4_fake_quant/cuda/reference.cuh"
 #include "support/catch.h"
 
 namespace {

@@ -22,8 +22,8 @@
 #include "formats/mxfp8.cuh"
 #include "formats/nvfp4.cuh"
 #include "formats/q8_1.cuh"
-#include "fused_cast/reference.cuh"
-#include "fused_cast/rows.cuh"
+#include "operations/fused_cast/cuda/reference.cuh"
+#include "operations/fused_cast/cuda/rows.cuh"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a gemm kernel in the emulator on random matrices and holds every output to the bound of
-// gemm/error_bound.cuh. The oracle's values share nothing with the kernels but the formats' scalar decoders.
+// operations/gemm/error_bound.cuh. The oracle's values share nothing with the kernels but the formats' scalar decoders.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "emulator/emulator.h"
-#include "gemm/gemv/kernel.cuh"
-#include "gemm/mma/kernel.cuh"
-#include "gemm/reference.cuh"
+#include "operations/gemm/cuda/gemv/kernel.cuh"
+#include "operations/gemm/cuda/mma/kernel.cuh"
+#include "operations/gemm/cuda/reference.cuh"
 #include "support/catch.h"
 
 namespace gemm_test {
@@ -173,8 +173,8 @@ struct Expected {
   double y, bound;
 };
 // Computed from sum x w, sum |x w|, the product of all scales, the bias, beta c, 1 / y_scale and what rounded weights
-// add to the bound. The value is this file's own, the bound is gemm/error_bound.cuh's without what matrix units may cut
-// off.
+// add to the bound. The value is this file's own, the bound is operations/gemm/error_bound.cuh's without what matrix
+// units may cut off.
 template <class Epi>
 Expected expect(double sum, double magnitude, double scale, double bias, i64 k, double residual = 0,
                 double y_factor = 1, double rounding = 0) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where blocks of gemv and reference work: along x alone, all of w for the first rows of x, then for the next.
-#include "core/numeric.cuh"
-#include "gemm/grid.cuh"
+#include "backends/cuda/numeric.cuh"
+#include "operations/gemm/cuda/grid.cuh"
 #include "support/catch.h"
 
 using namespace tw;

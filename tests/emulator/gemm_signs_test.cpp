@@ -5,8 +5,8 @@
 #include "emulator/grids.h"
 #include "formats/sign_row.cuh"
 #include "formats/signbit_row.cuh"
-#include "gemm/signs.cuh"
-#include "gemm/wgmma/kernel.cuh"
+#include "operations/gemm/cuda/signs.cuh"
+#include "operations/gemm/cuda/wgmma/kernel.cuh"
 
 using namespace gemm_test;
 

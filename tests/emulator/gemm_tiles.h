@@ -4,7 +4,7 @@
 #pragma once
 
 #include "emulator/gemm.h"
-#include "pack/tiles.cuh"
+#include "operations/pack/cuda/tiles.cuh"
 
 namespace gemm_test {
 

@@ -4,9 +4,9 @@
 
 #include "emulator/gemm.h"
 #include "emulator/grids.h"
-#include "gemm/wgmma/kernel.cuh"
-#include "gemm/wgmma/quantized_row.cuh"
-#include "pack/tiles.cuh"
+#include "operations/gemm/cuda/wgmma/kernel.cuh"
+#include "operations/gemm/cuda/wgmma/quantized_row.cuh"
+#include "operations/pack/cuda/tiles.cuh"
 
 namespace gemm_test {
 

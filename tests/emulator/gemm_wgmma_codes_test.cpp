@@ -11,7 +11,7 @@
 #include "formats/q5_k.cuh"
 #include "formats/q8_0.cuh"
 #include "formats/q8_1.cuh"
-#include "gemm/wgmma_codes/kernel.cuh"
+#include "operations/gemm/cuda/wgmma_codes/kernel.cuh"
 
 using namespace gemm_test;
 using gemm::WgmmaCodesKnobs;

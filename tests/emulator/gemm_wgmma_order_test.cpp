@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "emulator/emulator.h"
-#include "gemm/wgmma/tile_scheduler.cuh"
+#include "operations/gemm/cuda/wgmma/tile_scheduler.cuh"
 #include "support/catch.h"
 
 using namespace tw;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix instructions of single warps, where tiles leave scales and minima to sums (core/tiles.cuh, AfterMma): every
-// number of tokens, long k, and what becomes of NaN and infinities.
+// Matrix instructions of single warps, where tiles leave scales and minima to sums (formats/shared/tiles.cuh,
+// AfterMma): every number of tokens, long k, and what becomes of NaN and infinities.
 #include "emulator/gemm_wgmma.h"
 #include "formats/bf16.cuh"
 #include "formats/nvfp4.cuh"

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "core/ptx.cuh"
+#include "backends/cuda/ptx.cuh"
 #include "emulator/scheduler.h"
 
 namespace tw::emu {

@@ -4,7 +4,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "core/types.cuh"
+#include "backends/cuda/types.cuh"
 
 namespace tw::emu {
 

@@ -13,8 +13,8 @@
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
-#include "loss_scale/reference.cuh"
-#include "loss_scale/vectors.cuh"
+#include "operations/loss_scale/cuda/reference.cuh"
+#include "operations/loss_scale/cuda/vectors.cuh"
 #include "support/catch.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defines what arch/sm90.cuh declares in tw::emu.
-#include "arch/sm90.cuh"
+// Defines what backends/cuda/sm90.cuh declares in tw::emu.
+#include "backends/cuda/sm90.cuh"
 
 #include <cstring>
 

@@ -2,7 +2,7 @@
 // Shared by the tests of the emulator's sm_90a.
 #pragma once
 
-#include "arch/sm90.cuh"
+#include "backends/cuda/sm90.cuh"
 #include "emulator/emulator_test.h"
 
 namespace emulator_test {

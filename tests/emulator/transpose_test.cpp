@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "emulator/emulator.h"
+#include "operations/transpose/cuda/tiles.cuh"
 #include "support/catch.h"
-#include "transpose/tiles.cuh"
 
 namespace {
 

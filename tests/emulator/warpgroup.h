@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "arch/sm90.cuh"
+#include "backends/cuda/sm90.cuh"
 
 namespace tw::emu {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jit/compiler.h"
+#include "jit/compile/compiler.h"
 
 #include <atomic>
 #include <thread>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jit/find_nvrtc.h"
+#include "jit/compile/find_nvrtc.h"
 
 #include <dlfcn.h>
 #include <sys/stat.h>

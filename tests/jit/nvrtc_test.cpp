@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jit/nvrtc.h"
+#include "jit/compile/nvrtc.h"
 
 #include "jit_test.h"
 #include "support/paths.h"

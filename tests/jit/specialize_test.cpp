@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A generated kernel with tensor maps, from its text over a real cubin to a launch.
-#include "templates/specialize.h"
+#include "templates/common/specialize.h"
 
 #include "fake_test.h"
 
@@ -20,7 +20,7 @@ struct Shape {
 Specialization mapped(std::uint32_t maps) {
   Specialization s;
   s.name = "own/mapped";
-  s.includes = {"arch/sm90.cuh"};
+  s.includes = {"backends/cuda/sm90.cuh"};
   s.prelude = R"(namespace own {
 struct Args { const void* data; tw::i64 rows; };
 struct Shape { tw::i64 cols; };
@@ -48,7 +48,7 @@ struct Touch {
 
 TEST_CASE("specialize: a plan's maps are parameters of the kernel and of its body, after a prelude") {
   const std::string without = specialize(mapped(0)).text, one = specialize(mapped(1)).text;
-  CHECK(without.find("#include \"arch/sm90.cuh\"\nnamespace own {") == 0);
+  CHECK(without.find("#include \"backends/cuda/sm90.cuh\"\nnamespace own {") == 0);
   CHECK(without.find("}  // namespace own\nusing Plan = own::Touch;\n") != std::string::npos);
   CHECK(without.find("own::Shape shape) {\n  Plan::run(args, shape);\n") != std::string::npos);
   CHECK(one.find("own::Shape shape, TW_PARAM tw::TensorMap map0) {\n  Plan::run(args, shape, &map0);\n") !=

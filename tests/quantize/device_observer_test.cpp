@@ -14,8 +14,8 @@
 #include "formats/bf16.cuh"
 #include "formats/f16.cuh"
 #include "formats/f32.cuh"
-#include "observe/kernel.cuh"
-#include "quantize/device_observer.h"
+#include "operations/observe/cuda/kernel.cuh"
+#include "quantize/calibration/device_observer.h"
 #include "support/catch.h"
 
 using namespace tilewright;

@@ -19,10 +19,10 @@
 #include "formats/uint4_g128.cuh"
 #include "formats/uint4_g32.cuh"
 #include "formats/uint4_g64.cuh"
-#include "gptq/columns.cuh"
-#include "gptq/matrix.cuh"
+#include "operations/gptq/cuda/columns.cuh"
+#include "operations/gptq/cuda/matrix.cuh"
 #include "quantize/correlated_layer.h"
-#include "quantize/gptq_device.h"
+#include "quantize/rounding/gptq_device.h"
 #include "support/catch.h"
 
 using namespace tilewright;

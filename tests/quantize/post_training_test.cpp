@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "quantize/correlated_layer.h"
-#include "quantize/tiles.h"
+#include "quantize/rounding/tiles.h"
 #include "support/catch.h"
 #include "support/paths.h"
 #include "support/refusal.h"

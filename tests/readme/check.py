@@ -43,7 +43,7 @@ PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg"
             "docs/conv.svg": ["bench/plot.py", *(f"bench/results/h100_{part}.json" for part in ("conv", "conv_formats"))]}
 # Names in backticks: of files, relative to one of these folders or anywhere, and of things in the code.
 FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
-ROOTS = ("", "templates", "include", "tests/operation", "templates/gemm/wgmma")
+ROOTS = ("", "templates", "templates/operations", "include", "tests/operation", "templates/operations/gemm/cuda/wgmma")
 NAME = re.compile(r"`([A-Za-z_][\w:]*)(?:<\w+>)?(?:\(\))?`")
 CODE = ("include", "templates", "jit", "cache", "tuner", "files", "quantize", "capi", "cli", "bench", "tests", "cmake")
 GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose names of things are checked

@@ -12,7 +12,7 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/amax/amax.h"
+#include "templates/operations/amax/amax.h"
 
 using namespace tilewright;
 

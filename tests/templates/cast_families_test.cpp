@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts between every pair of formats: candidates keep to what the templates assert (cast/encode.cuh, decode.cuh,
-// rows.cuh, fused_cast/rows.cuh), so that none of them is refused by the compiler.
+// Casts between every pair of formats: candidates keep to what the templates assert (operations/cast/cuda/encode.cuh,
+// decode.cuh, rows.cuh, operations/fused_cast/cuda/rows.cuh), so that none of them is refused by the compiler.
 #include <fmt/format.h>
 #include <tilewright/cast.h>
 #include <tilewright/family.h>
@@ -9,10 +9,10 @@
 #include <string>
 
 #include "support/catch.h"
-#include "templates/cast/lanes.h"
-#include "templates/checks.h"
-#include "templates/families.h"
-#include "templates/fast_path.h"
+#include "templates/common/checks.h"
+#include "templates/common/families.h"
+#include "templates/formats/shared/fast_path.h"
+#include "templates/operations/cast/cuda/lanes.h"
 
 using namespace tilewright;
 

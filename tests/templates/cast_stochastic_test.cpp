@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "core/stochastic.cuh"
+#include "operations/cast/stochastic.cuh"
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/cast/stochastic.h"
-#include "templates/describe.h"
+#include "templates/common/describe.h"
+#include "templates/operations/cast/stochastic.h"
 
 using namespace tilewright;
 

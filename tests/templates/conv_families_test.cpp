@@ -17,9 +17,9 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/conv/conv.h"
-#include "templates/gemm/gemm.h"
-#include "templates/gemm/wgmma/schedule.cuh"
+#include "templates/operations/conv/conv.h"
+#include "templates/operations/gemm/cuda/wgmma/schedule.cuh"
+#include "templates/operations/gemm/gemm.h"
 
 using namespace tilewright;
 

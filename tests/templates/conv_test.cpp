@@ -21,7 +21,7 @@
 #include "support/catch.h"
 #include "support/fake_quant.h"
 #include "support/refusal.h"
-#include "templates/conv/conv.h"
+#include "templates/operations/conv/conv.h"
 
 using namespace tilewright;
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "templates/conv/conv.h"
+#include "templates/operations/conv/conv.h"
 
 using namespace tilewright;
 

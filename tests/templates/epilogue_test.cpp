@@ -11,9 +11,9 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/describe.h"
-#include "templates/families.h"
-#include "templates/gemm/params.cuh"
+#include "templates/common/describe.h"
+#include "templates/common/families.h"
+#include "templates/operations/gemm/params.cuh"
 
 using namespace tilewright;
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/format.cuh"
+#include "formats/shared/format.cuh"
 
 namespace format_checks {
 
@@ -91,13 +91,13 @@ std::string load_difference() {
   return {};
 }
 
-// A stretch of BK columns as the mma family copies it (gemm/mma/staging.cuh): raw_bytes() of a row's data, its scales
-// behind those of all rows.
+// A stretch of BK columns as the mma family copies it (operations/gemm/cuda/mma/staging.cuh): raw_bytes() of a row's
+// data, its scales behind those of all rows.
 template <class F, int BK, int E>
 std::string raw_difference() {
   if constexpr (F::unit_ok(E)) {
     constexpr int kBytes = F::template raw_bytes<BK>();
-    if (kBytes > 1 << 15) return {};  // no such stretch (core/int4.cuh)
+    if (kBytes > 1 << 15) return {};  // no such stretch (formats/shared/int4.cuh)
     const Row<F> row(BK + E);
     struct alignas(16) Piece {
       u8 bytes[16];

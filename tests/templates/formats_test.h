@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/types.cuh"
+#include "backends/cuda/types.cuh"
 
 namespace formats_test {
 

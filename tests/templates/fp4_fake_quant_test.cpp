@@ -15,7 +15,7 @@
 #include "support/catch.h"
 #include "support/paths.h"
 #include "support/refusal.h"
-#include "templates/fp4_fake_quant/fp4_fake_quant.h"
+#include "templates/operations/fp4_fake_quant/fp4_fake_quant.h"
 
 using namespace tilewright;
 using fake_quant_model::kInf;

@@ -14,8 +14,8 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/describe.h"
-#include "templates/fused_cast/fused_cast.h"
+#include "templates/common/describe.h"
+#include "templates/operations/fused_cast/fused_cast.h"
 
 using namespace tilewright;
 

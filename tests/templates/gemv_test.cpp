@@ -8,7 +8,7 @@
 
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 

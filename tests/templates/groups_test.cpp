@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "gemm/params.cuh"
+#include "operations/gemm/params.cuh"
 #include "support/catch.h"
-#include "templates/gemm/groups.h"
+#include "templates/operations/gemm/groups.h"
 
 using namespace tilewright;
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "core/numeric.cuh"
+#include "backends/cuda/numeric.cuh"
 #include "import_test.h"
 #include "support/catch.h"
 #include "support/paths.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/numeric.cuh"
+#include "backends/cuda/numeric.cuh"
 
 namespace import_test {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "templates/gemm/judge.h"
+#include "templates/operations/gemm/judge.h"
 
 using namespace tilewright;
 

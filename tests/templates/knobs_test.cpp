@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a struct of knobs to a candidate, to a generated source and back.
-#include "templates/knobs.h"
+#include "templates/common/knobs.h"
 
 #include <tilewright/error.h>
 

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "support/catch.h"
-#include "templates/families.h"
-#include "templates/gemm/gemm.h"
+#include "templates/common/families.h"
+#include "templates/operations/gemm/gemm.h"
 
 using namespace tilewright;
 

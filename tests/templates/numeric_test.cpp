@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The conversions of core/numeric.cuh against models that share nothing with them: a search for the nearest
+// The conversions of backends/cuda/numeric.cuh against models that share nothing with them: a search for the nearest
 // representable value in double precision, ties to the code whose last bit is zero.
-#include "core/numeric.cuh"
+#include "backends/cuda/numeric.cuh"
 
 #include <algorithm>
 #include <bit>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "templates/gemm/judge.h"
+#include "templates/operations/gemm/judge.h"
 
 using namespace tilewright;
 

@@ -11,11 +11,11 @@
 
 #include "emulator/emulator.h"
 #include "format_includes.inc"
-#include "pack/tiles.cuh"
+#include "operations/pack/cuda/tiles.cuh"
 #include "support/catch.h"
 #include "support/refusal.h"
-#include "templates/families.h"
-#include "templates/fast_path.h"
+#include "templates/common/families.h"
+#include "templates/formats/shared/fast_path.h"
 
 using namespace tilewright;
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 

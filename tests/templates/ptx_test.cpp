@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scalar wrappers of core/ptx.cuh against the instructions' definitions. Those that need other threads are tested
-// in tests/emulator.
-#include "core/ptx.cuh"
+// The scalar wrappers of backends/cuda/ptx.cuh against the instructions' definitions. Those that need other threads are
+// tested in tests/emulator.
+#include "backends/cuda/ptx.cuh"
 
-#include "core/e2m1.cuh"
+#include "formats/shared/e2m1.cuh"
 
 #include <cmath>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests what an unknown name is answered with.
-#include "templates/suggest.h"
+#include "templates/common/suggest.h"
 
 #include <tilewright/arch.h>
 #include <tilewright/family.h>

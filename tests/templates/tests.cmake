@@ -7,6 +7,6 @@ target_include_directories(test_templates PRIVATE ${TILEWRIGHT_GENERATED_DIR})  
 # Codecs refuse to be compiled in a way that changes what they compute.
 foreach(option -ffast-math -ffinite-math-only)
   add_test(NAME templates_refuse${option} COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 ${option} -fsyntax-only
-    -I${PROJECT_SOURCE_DIR}/templates -x c++ ${PROJECT_SOURCE_DIR}/templates/core/numeric.cuh)
+    -I${PROJECT_SOURCE_DIR}/templates -x c++ ${PROJECT_SOURCE_DIR}/templates/backends/cuda/numeric.cuh)
   set_tests_properties(templates_refuse${option} PROPERTIES PASS_REGULAR_EXPRESSION "error.*compile without")
 endforeach()

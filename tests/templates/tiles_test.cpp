@@ -8,7 +8,7 @@
 
 #include "emulator/emulator.h"
 #include "format_includes.inc"
-#include "pack/tiles.cuh"
+#include "operations/pack/cuda/tiles.cuh"
 #include "support/catch.h"
 
 using namespace tw;

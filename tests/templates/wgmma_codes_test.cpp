@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "templates/families.h"
+#include "templates/common/families.h"
 
 using namespace tilewright;
 

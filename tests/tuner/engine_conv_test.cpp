@@ -6,7 +6,7 @@
 
 #include <tilewright/store.h>
 
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/keys.h"
 #include "tuner/tuner_test.h"
 

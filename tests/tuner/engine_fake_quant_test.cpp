@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fake quantizations through an engine: planned, prewarmed, tuned on the driver double, stored, launched.
-#include "templates/fp4_fake_quant/fp4_fake_quant.h"
+#include "templates/operations/fp4_fake_quant/fp4_fake_quant.h"
 
 #include "tuner/tuner_test.h"
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "support/catch.h"
-#include "templates/specialize.h"
+#include "templates/common/specialize.h"
 
 using namespace tilewright;
 using namespace tilewright::tuner;

@@ -6,7 +6,7 @@
 
 #include <tilewright/pack.h>
 
-#include "templates/fill.h"
+#include "templates/common/fill.h"
 #include "tuner/task.h"
 #include "tuner/tuner_test.h"
 

@@ -13,7 +13,7 @@
 #include <fstream>
 
 #include "support/paths.h"
-#include "templates/fill.h"
+#include "templates/common/fill.h"
 #include "tuner/build/child.h"
 #include "tuner/tuner_test.h"
 

@@ -9,8 +9,8 @@
 #include <tilewright/problem.h>
 
 #include "cache/key.h"
+#include "jit/compile/nvrtc.h"
 #include "jit/kernel.h"
-#include "jit/nvrtc.h"
 
 namespace tilewright::tuner {
 namespace {

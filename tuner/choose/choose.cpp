@@ -10,7 +10,7 @@
 #include <tilewright/error.h>
 #include <tilewright/operation.h>
 
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/task.h"
 

@@ -4,7 +4,7 @@
 
 #include <tilewright/error.h>
 
-#include "templates/families.h"
+#include "templates/common/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/task.h"
 

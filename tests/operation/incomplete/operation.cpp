@@ -2,7 +2,7 @@
 // An operation with every function that OperationOf asks for, none of which does anything. It compiles; with
 // -DLEAVE_OUT_title it lacks title() and does not, and so on for each (tests.cmake). LEAVE_OUT_factor forgets a field.
 #include "operation/row_scale/row_scale.h"
-#include "templates/operation_of.h"
+#include "templates/common/operation_of.h"
 
 namespace tilewright::incomplete {
 namespace {

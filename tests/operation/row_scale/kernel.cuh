@@ -2,8 +2,8 @@
 // One thread per element, a block per part of a row. Blocks are numbered along x alone: along y there are at most
 // 65535.
 #pragma once
-#include "core/format.cuh"
-#include "core/ptx.cuh"
+#include "backends/cuda/ptx.cuh"
+#include "formats/shared/format.cuh"
 #include "row_scale/params.cuh"
 
 namespace tw::row_scale {

@@ -7,11 +7,11 @@
 
 #include "operation/row_scale/params.cuh"
 #include "operation/row_scale/row_scale.h"
-#include "templates/checks.h"
-#include "templates/describe.h"
-#include "templates/knobs.h"
-#include "templates/operation_of.h"
-#include "templates/specialize.h"
+#include "templates/common/checks.h"
+#include "templates/common/describe.h"
+#include "templates/common/knobs.h"
+#include "templates/common/operation_of.h"
+#include "templates/common/specialize.h"
 
 namespace tilewright::row_scale {
 namespace {

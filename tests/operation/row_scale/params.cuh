@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include "core/types.cuh"
+#include "backends/cuda/types.cuh"
 
 namespace tw::row_scale {
 

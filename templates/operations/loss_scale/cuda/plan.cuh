@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a candidate of `vectors` chooses. Host and device read the same functions.
+#pragma once
+#include "backends/cuda/types.cuh"
+
+namespace tw::loss_scale {
+
+struct Knobs {
+  int threads = 256;
+  int loads = 4;           // of 16 bytes that a thread has in flight
+  bool persistent = true;  // blocks take pieces in turns; else each has one
+
+  TW_MEMBER constexpr int tile() const { return threads * loads; }  // accesses of a block at a time
+};
+
+}  // namespace tw::loss_scale
