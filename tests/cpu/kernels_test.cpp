@@ -13,8 +13,8 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
-#include "templates/backends/cpu/panels.h"
 #include "templates/common/families.h"
+#include "templates/operations/gemm/cpu/panels.h"
 
 using namespace tilewright;
 using namespace tilewright::test;

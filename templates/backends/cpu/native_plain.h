@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NativeV3 and NativeV4 share: numbers, pointers and loops, without vectors. grouped.cpp needs no more.
+// What NativeV3 and NativeV4 share: numbers, pointers and loops, without vectors. What writes the parts of a launch
+// needs no more.
 #pragma once
 
 #include <immintrin.h>
@@ -7,9 +8,13 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 namespace tilewright::cpu {
 namespace {
+
+template <int n>
+using Fixed = std::integral_constant<int, n>;
 
 class NativePlain {
  public:
@@ -20,6 +25,9 @@ class NativePlain {
     Ptr args, constants, scratch;
     I64 block;
   };
+  static Arguments arguments(const void* args, const void* constants, void* scratch, std::int64_t block) {
+    return {static_cast<Ptr>(args), static_cast<Ptr>(constants), static_cast<Ptr>(scratch), block};
+  }
 
   static I64 constant(std::int64_t v) { return v; }
   static I64 add(I64 a, I64 b) { return a + b; }

@@ -141,7 +141,6 @@ std::int64_t panel_bytes(Format w, std::int64_t k) {
   const PanelFormat& f = *find(w);
   return f.codes ? f.codes->panel_bytes(k) : f.floats.panel_bytes(k);
 }
-std::int64_t panel_bytes(const Gemm& g) { return g.n / kPanel * panel_bytes(g.w, g.k); }
 
 namespace {
 // Formats of x that panels of w are for, as a text; without panels none.
@@ -283,13 +282,6 @@ void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t la
                for (std::size_t i = 0; i < all.size(); ++i) codes[i] = get_code(*f.codes, c.block + 4 * c.row, all[i]);
                f.write(codes, row, c.number, c.codes, c.scales);
              });
-}
-
-void pack_panels(const Gemm& g, Operand w, void* panels) {
-  pack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, w, static_cast<std::byte*>(panels));
-}
-void unpack_panels(const Gemm& g, const void* panels, MutableOperand w) {
-  unpack_panels(g.w, g.k, 0, std::max(g.groups, 1) * g.n / kPanel, static_cast<const std::byte*>(panels), w);
 }
 
 }  // namespace tilewright::cpu

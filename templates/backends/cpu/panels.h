@@ -7,7 +7,6 @@
 #pragma once
 
 #include <tilewright/format.h>
-#include <tilewright/gemm.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +21,6 @@ const PanelCodes* panel_codes(Format w);    // null if it has no panels, or pane
 const PanelFloats* panel_floats(Format w);  // null if it has no panels, or panels of codes
 
 std::int64_t panel_bytes(Format w, std::int64_t k);  // of one panel
-std::int64_t panel_bytes(const Gemm& g);             // of w; of a stack, of one of its matrices
 
 bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whether check_panels() is content
 
@@ -31,10 +29,8 @@ bool have_panels(Format w, Format x, std::int64_t n, std::int64_t k);  // whethe
 void check_panels(const char* field, std::string value, Format w, Format x, std::int64_t n, std::int64_t k,
                   const char* n_field = "n");
 
-// A whole w of a problem with pack=panels, and back; but for its tensor-wide scale.
-void pack_panels(const Gemm& g, Operand w, void* panels);
-void unpack_panels(const Gemm& g, const void* panels, MutableOperand w);
-// Of a matrix of k columns, panels first to last - 1. w and panels are those of the whole matrix.
+// Of a matrix of k columns, but for its tensor-wide scale, panels first to last - 1. w and panels are those of the
+// whole matrix.
 void pack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, Operand from, std::byte* to);
 void unpack_panels(Format w, std::int64_t k, std::int64_t first, std::int64_t last, const std::byte* from,
                    MutableOperand to);

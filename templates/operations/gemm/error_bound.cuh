@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The largest absolute error that a correct kernel may make in one element of y: what the oracle stores beside each
-// value, and what every other check of a gemm holds results to. docs/numerics.md says where the terms come from.
+// value, and what every other check of a gemm holds results to. docs/reference/numerics.md says where the terms come
+// from.
 //
 //   b = 1.2 |scale| ((k / 4 + 64) 2^-24 + cut) magnitude + 1.2 |scale| rounding
 //       + 2^-20 (|linear + bias| + |linear| + |bias| + |residual|)

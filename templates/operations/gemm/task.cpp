@@ -13,13 +13,13 @@
 #include "templates/operations/gemm/gemm.h"
 #include "templates/operations/gemm/groups.h"
 #include "templates/operations/gemm/judge.h"
-#include "templates/operations/pack/matrix.h"
+#include "templates/operations/gemm/matrix.h"
 
 namespace tilewright::gemm {
 
 Matrix add_weights(Task& task, const Gemm& g) {
   const float deviation = least_deviation(g.w, 1.0f / std::sqrt(static_cast<float>(g.k)));
-  if (g.packing != Packing::none) return pack::add_packed(task, "w", g, deviation, false);
+  if (g.packing != Packing::none) return add_packed(task, "w", g, deviation, false);
   return add_matrix(task, "w", {g.w, g.n, g.k, deviation, g.global == Global::div}, false, false);
 }
 

@@ -10,9 +10,9 @@
 
 #include "format_includes.inc"
 #include "operations/pack/cuda/tiles.cuh"
-#include "templates/backends/cpu/panels.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/shared/fast_path.h"
+#include "templates/operations/gemm/cpu/panels.h"
 
 namespace tilewright {
 namespace {

@@ -8,13 +8,14 @@
 #include <cstddef>
 #include <cstring>
 
+#include "templates/backends/cpu/panels.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
 #include "templates/formats/shared/fast_path.h"
-#include "templates/operations/gemm/cpu/gemm.h"
 #include "templates/operations/gemm/gemm.h"
-#include "templates/operations/pack/matrix.h"
+#include "templates/operations/gemm/matrix.h"
+#include "templates/operations/pack/cpu/pack.h"
 #include "templates/operations/pack/pack.h"
 #include "templates/operations/pack/params.cuh"
 
@@ -41,7 +42,7 @@ struct Fields {
   }
 };
 
-Gemm packed_gemm(const Pack& p) { return pack::packed_gemm(p.w, p.x, p.n, p.k, p.order); }
+Gemm packed_gemm(const Pack& p) { return gemm::packed_gemm(p.w, p.x, p.n, p.k, p.order); }
 
 class PackOperation final : public OperationOf<Pack, Fields> {
  public:
@@ -103,7 +104,7 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     const float deviation = 1.0f / std::sqrt(static_cast<float>(p.k));
     task.weights = 0;
     const Matrix w = add_matrix(task, "w", {p.w, p.n, p.k, deviation, false}, false, p.inverse);
-    const Matrix tiles = add_packed(task, "tiles", packed_gemm(p), deviation, !p.inverse);
+    const Matrix tiles = gemm::add_packed(task, "tiles", packed_gemm(p), deviation, !p.inverse);
     for (const int slot : {w.global, tiles.global})
       if (slot >= 0) task.buffers[static_cast<std::size_t>(slot)].output = (slot == w.global) == p.inverse;
     task.verify_rows = p.n;

@@ -10,11 +10,11 @@
 #include "templates/common/knobs.h"
 #include "templates/operations/conv/conv.h"
 #include "templates/operations/conv/cpu/conv.h"
+#include "templates/operations/conv/cpu/native.h"
 #include "templates/operations/conv/params.cuh"
-#include "templates/operations/gemm/cpu/built_in.h"
 #include "templates/operations/gemm/cpu/gemm.h"
 #define TILEWRIGHT_CPU_KERNELS columns_text
-#include "templates/operations/gemm/cpu/kernels.h"
+#include "templates/operations/conv/cpu/columns.h"
 
 namespace tilewright::cpu {
 namespace {
@@ -109,10 +109,9 @@ class Columns final : public EnumeratedFamily {
     s.text = ir.text();
     s.entry = kEntry;
     s.plan = plan(Extents(*problem.as<Conv>()), k, f.packed);
-    NativeOptions o;
-    o.text = KernelText::columns, o.filter = f, o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles,
-    o.turns = k.turns;
-    s.host = built_in(o, arch);
+    NativeConvOptions o;
+    o.filter = f, o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles, o.turns = k.turns;
+    s.host = built_in(o, arch, native_v3_conv, native_v4_conv);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {
@@ -226,9 +225,9 @@ class Depthwise final : public EnumeratedFamily {
     s.text = ir.text();
     s.entry = kEntry;
     s.plan = plan(*problem.as<Conv>(), k);
-    NativeOptions o;
-    o.text = KernelText::depthwise, o.filter = f, o.tokens = k.pixels, o.together = k.together;
-    s.host = built_in(o, arch);
+    NativeConvOptions o;
+    o.depthwise = true, o.filter = f, o.tokens = k.pixels, o.together = k.together;
+    s.host = built_in(o, arch, native_v3_conv, native_v4_conv);
     return s;
   }
   Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const override {

@@ -9,7 +9,9 @@
 // times `panels` panels. It gathers a part of its pixels' columns, 64 of them, as single-precision numbers, zeros for
 // padding, multiplies them with all its panels, and goes on to the next part: no more of x is ever written down.
 //
-// Part of kernels.h.
+// Whoever includes it names a namespace of its own, as for kernels.h.
+#include "templates/operations/gemm/cpu/kernels.h"
+
 namespace tilewright::cpu::TILEWRIGHT_CPU_KERNELS {
 namespace {
 

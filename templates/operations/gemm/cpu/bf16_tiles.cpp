@@ -7,9 +7,9 @@
 
 #include "templates/backends/cpu/ir.h"
 #include "templates/common/knobs.h"
-#include "templates/operations/gemm/cpu/built_in.h"
 #include "templates/operations/gemm/cpu/gemm.h"
 #include "templates/operations/gemm/cpu/grouped.h"
+#include "templates/operations/gemm/cpu/native.h"
 #define TILEWRIGHT_CPU_KERNELS bf16_text
 #include "templates/operations/gemm/cpu/kernels.h"
 

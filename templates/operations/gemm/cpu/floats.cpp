@@ -8,9 +8,9 @@
 #include "templates/backends/cpu/ir.h"
 #include "templates/common/knobs.h"
 #include "templates/formats/shared/fast_path.h"
-#include "templates/operations/gemm/cpu/built_in.h"
 #include "templates/operations/gemm/cpu/gemm.h"
 #include "templates/operations/gemm/cpu/grouped.h"
+#include "templates/operations/gemm/cpu/native.h"
 #define TILEWRIGHT_CPU_KERNELS floats_text
 #include "templates/operations/gemm/cpu/kernels.h"
 

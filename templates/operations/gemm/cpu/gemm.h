@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the CPU has of the operations gemm and pack. Stateless, usable from any thread.
+// What the CPU has of the operation gemm. Stateless, usable from any thread.
 #pragma once
 
 #include <tilewright/family.h>
@@ -10,13 +10,12 @@
 #include <span>
 #include <string>
 
-#include "templates/backends/cpu/panels.h"
 #include "templates/operations/gemm/cpu/options.h"
+#include "templates/operations/gemm/cpu/panels.h"
 
 namespace tilewright::cpu {
 
 std::span<const Family* const> gemm_families();  // the fastest kinds first
-std::span<const Family* const> pack_families();  // cpu_panels
 
 // The problem with w in panels, if it is not packed yet and kernels of this CPU take it so.
 std::optional<Problem> packed(const Gemm& g, const Arch& arch);

@@ -120,8 +120,7 @@ std::shared_ptr<const CpuKernel> with_parts(const Gemm& g, std::shared_ptr<const
   CpuKernel kernel = *plain;
   kernel.parts = [s = groups_of(g, grid)](const void* args, const void* constants, void* scratch, std::int64_t block) {
     NativePlain b;
-    const auto at = [](const void* p) { return static_cast<NativePlain::Ptr>(p); };
-    parts(b, {at(args), at(constants), at(scratch), block}, s);
+    parts(b, NativePlain::arguments(args, constants, scratch, block), s);
   };
   return std::make_shared<const CpuKernel>(std::move(kernel));
 #else

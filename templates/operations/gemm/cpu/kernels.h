@@ -7,8 +7,8 @@
 // The products of columns that share a scale are summed exactly in integers, as ggml does, and so are codes of x;
 // scales are exact, too. What is rounded is one addition for each of these sums, in the order of k, whatever a kernel's
 // knobs, threads and vectors are. So all of them give the same bits. Where scales are floats, a product of two is
-// rounded, too. Where w has no scales sums stay integers, and y=int32 is exact. Kernels of floats (floats.h) and
-// convolutions (columns.h) say how they add.
+// rounded, too. Where w has no scales sums stay integers, and y=int32 is exact. Kernels of floats (floats.h) say
+// how they add.
 //
 // This text is compiled for several targets: no function of it may be one that the rest of the library shares.
 // Whoever includes it names a namespace of its own: TILEWRIGHT_CPU_KERNELS.
@@ -31,7 +31,4 @@
 #include "templates/operations/gemm/cpu/tiles.h"
 #include "templates/operations/gemm/cpu/floats.h"
 #include "templates/operations/gemm/cpu/bf16_tiles.h"
-#include "templates/operations/conv/cpu/columns.h"
 // clang-format on
-
-#undef TILEWRIGHT_CPU_KERNELS

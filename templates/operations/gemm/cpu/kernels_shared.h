@@ -3,7 +3,6 @@
 // build's own target includes it before the pragma that says so: its functions are for any CPU.
 #pragma once
 
-#include <tilewright/conv.h>
 #include <tilewright/gemm.h>
 
 #include <array>
@@ -15,6 +14,5 @@
 #include <utility>
 
 #include "templates/backends/cpu/panels.h"
-#include "templates/operations/conv/params.cuh"
 #include "templates/operations/gemm/cpu/options.h"
 #include "templates/operations/gemm/params.cuh"

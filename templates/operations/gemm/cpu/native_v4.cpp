@@ -1,26 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that are built in for CPUs with AVX-512 and VNNI, some of them for AMX, with those knobs that serve most
 // problems well.
-#include "templates/operations/gemm/cpu/built_in.h"
+#include "templates/operations/gemm/cpu/native.h"
 
 #if defined(__x86_64__)
 #include "templates/backends/cpu/panel_list.h"
 #include "templates/operations/gemm/cpu/kernels_shared.h"
 
-#if defined(__clang__)
-#pragma clang attribute push(                                                                        \
-    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni"))), \
-    apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC optimize("O3")
-#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vnni")
-// GCC 12 warns of turns of a loop that it peels although they are not reached.
-#pragma GCC diagnostic ignored "-Warray-bounds"
-// Of its own intrinsics, whose unused lanes are left undefined.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
+#include "templates/backends/cpu/target_v4.h"
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v4
 #define TW_INLINE __attribute__((always_inline))
@@ -43,11 +30,11 @@ constexpr int kTilesTokens = 128, kTilesPanels = 4, kTilesChunk = 16;
 template <PanelCodes w, int together>
 void by_tiles(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v4::by_tiles(k, arguments(args, constants, scratch, block), Codes<w>(), o.e, kTilesTokens, kTilesPanels,
+  native_v4::by_tiles(k, K::arguments(args, constants, scratch, block), Codes<w>(), o.e, kTilesTokens, kTilesPanels,
                       kTilesChunk, Fixed<together>());
 }
 template <PanelCodes w>
-NativeFunction* find_tiles(const NativeOptions& o) {
+NativeGemm::Function* find_tiles(const NativeOptions& o) {
   constexpr int together = 4 / w.scales;
   const bool has = o.tokens == kTilesTokens && o.panels == kTilesPanels && o.chunk == kTilesChunk;
   return has && o.together == together ? &by_tiles<w, together> : nullptr;
@@ -55,39 +42,33 @@ NativeFunction* find_tiles(const NativeOptions& o) {
 
 void narrow(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v4::narrow(k, arguments(args, constants, scratch, block), o.x.type, o.tokens, o.chunk);
+  native_v4::narrow(k, K::arguments(args, constants, scratch, block), o.x.type, o.tokens, o.chunk);
 }
 void bf16_tiles(const NativeOptions& o, const void* args, const void* constants, void* scratch, std::int64_t block) {
   K k;
-  native_v4::bf16_tiles(k, arguments(args, constants, scratch, block), o.e, o.tokens, o.panels, o.chunk);
+  native_v4::bf16_tiles(k, K::arguments(args, constants, scratch, block), o.e, o.tokens, o.panels, o.chunk);
 }
 
 }  // namespace
 
-NativeKernel native_v4_kernel(const NativeOptions& o) {
+NativeGemm native_v4_gemm(const NativeOptions& o) {
   if (o.text == KernelText::floats) return of_floats<8, 3>(o);
   if (o.text == KernelText::bf16_tiles)
-    return native_v4::bf16_tiles_stack(o.tokens, o.panels) <= K::kMostStack ? NativeKernel{&narrow, &bf16_tiles}
-                                                                            : NativeKernel{};
-  if (o.text == KernelText::columns) return of_columns<12>(o);
-  if (o.text == KernelText::depthwise) return of_depthwise(o);
-  NativeFunction* found = nullptr;
+    return native_v4::bf16_tiles_stack(o.tokens, o.panels) <= K::kMostStack ? NativeGemm{&narrow, &bf16_tiles}
+                                                                            : NativeGemm{};
+  NativeGemm::Function* found = nullptr;
   if (o.text == KernelText::few) found = for_codes(o, [&](auto w) { return find_few<w.value>(o); });
   if (o.text == KernelText::many) found = for_codes(o, [&](auto w) { return find_many<w.value, 4, 4>(o); });
   if (o.text == KernelText::tiles) found = for_codes(o, [&](auto w) { return find_tiles<w.value>(o); });
-  return found ? NativeKernel{&quantize, found} : NativeKernel{};
+  return found ? NativeGemm{&quantize, found} : NativeGemm{};
 }
 
 }  // namespace tilewright::cpu
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+#include "templates/backends/cpu/target_end.h"
 
 #else
 namespace tilewright::cpu {
-NativeKernel native_v4_kernel(const NativeOptions&) { return {}; }
+NativeGemm native_v4_gemm(const NativeOptions&) { return {}; }
 }  // namespace tilewright::cpu
 #endif

@@ -3,10 +3,7 @@
 // may be shared by code for several targets.
 #pragma once
 
-#include <tilewright/conv.h>
 #include <tilewright/gemm.h>
-
-#include <array>
 
 namespace tilewright::cpu {
 
@@ -30,18 +27,6 @@ struct Epilogue {
   Activation act = Activation::none;
   bool has_c = false;
   Type c = Type::f32;
-};
-
-// Of a convolution.
-struct Filter {
-  Type x = Type::f32, w = Type::f32;        // of elements in memory: f32, f16, bf16 or int8
-  bool w_has_scales = false;                // for each row
-  int rank = 1;                             // axes, the last ones of tw::conv::Shape's
-  std::array<PadMode, kMostAxes> pad = {};  // of tw::conv::Shape's axes
-  bool cache = false;
-  bool x_channels_first = false, y_channels_first = false, w_channels_first = false;
-  bool packed = false;  // w is in panels of its own format
-  Epilogue e;           // c: the residual
 };
 
 }  // namespace tilewright::cpu

@@ -31,7 +31,7 @@ struct Producer {
     const bool into_ring = kLoadsEarly && !T::kGathers && shape.constant_weights;
     // If a launch has one tile per block only, what the previous kernel still loads comes first: then two thirds of the
     // ring, or eight panels with more than eight tokens, which keep that kernel busy for longer
-    // (docs/measurement-log.md).
+    // (bench/LOG.md).
     constexpr int kFewStages = T::kWarpMma && kBlockM > 8 ? min2(max2(1, 8 / kPanels), kStages) : (2 * kStages + 1) / 3;
     const u32 stages = into_ring && tiles.whole <= tiles.clusters ? kFewStages : kStages;
     const u32 end = min2(tiles.k_end, tiles.k_begin + stages);

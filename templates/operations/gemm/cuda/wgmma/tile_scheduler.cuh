@@ -16,7 +16,7 @@ struct ClusterTiles {
   // Tiles are rasterized in bands along n, and along m within a band, so that concurrent tiles read few rows of either
   // operand. If m is the shorter side and kFewRows at most, a band is one tile wide: blocks side by side, which start
   // together, then read the same rows of the longer side, which L2 and device memory are asked for once
-  // (docs/measurement-log.md).
+  // (bench/LOG.md).
   TW_CONSTANTS(int, kBand = 16 / SHARE, kFewRows = 3072);
   TW_MEMBER u32 band() const {
     const bool few = m_tiles <= static_cast<u32>(kFewRows / BM) && m_tiles * BM / (BN * SHARE) <= n_tiles;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "templates/operations/pack/matrix.h"
+#include "templates/operations/gemm/matrix.h"
 
 #include <tilewright/pack.h>
 
@@ -9,7 +9,7 @@
 #include "templates/common/describe.h"
 #include "templates/formats/shared/fast_path.h"
 
-namespace tilewright::pack {
+namespace tilewright::gemm {
 namespace {
 
 // A stream of a packed w, which repeats a pool of strips of tiles, or of panels.
@@ -73,4 +73,4 @@ const Matrix& add_packed(Task& task, const std::string& name, const Gemm& g, flo
   return task.matrices.back();
 }
 
-}  // namespace tilewright::pack
+}  // namespace tilewright::gemm

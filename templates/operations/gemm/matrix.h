@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace tilewright::pack {
+namespace tilewright::gemm {
 
 // The problem whose w is packed so, as far as packing goes.
 Gemm packed_gemm(Format w, Format x, std::int64_t n, std::int64_t k, Packing packing);
@@ -16,4 +16,4 @@ Gemm packed_gemm(Format w, Format x, std::int64_t n, std::int64_t k, Packing pac
 // values.
 const Matrix& add_packed(Task& task, const std::string& name, const Gemm& gemm, float deviation, bool output);
 
-}  // namespace tilewright::pack
+}  // namespace tilewright::gemm

@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+// Up to target_end.h, functions are compiled for AVX2, FMA and F16C, which the rest of the library may not use.
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#pragma GCC target("avx2,fma,f16c")
+// GCC 12 warns of turns of a loop that it peels although they are not reached.
+#pragma GCC diagnostic ignored "-Warray-bounds"
+#endif
