@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DSOURCE=checkout -DWORK=folder -DGENERATOR=name -P tree_hash.cmake: built again, the hash of a tree follows a file that comes,
-# changes and goes, and the header it is written to is touched only when it does.
+# changes and goes, but none for CPUs, and the header it is written to is touched only when it does.
 file(REMOVE_RECURSE ${WORK})
 set(header ${WORK}/hash.h)
 function(run)
@@ -14,7 +14,7 @@ function(hash_of out)
   set(written ${time} PARENT_SCOPE)
 endfunction()
 
-file(WRITE ${WORK}/templates/gemm/a.cuh "a")
+file(WRITE ${WORK}/templates/operations/gemm/a.cuh "a")
 file(WRITE ${WORK}/tuner/b.cpp "b")
 file(WRITE ${WORK}/CMakeLists.txt "cmake_minimum_required(VERSION 3.24)\nproject(hashed LANGUAGES NONE)\n\
 include(${SOURCE}/cmake/tree_hash.cmake)\ntilewright_tree_hash(hash ${WORK} ${header})\n")
@@ -26,12 +26,16 @@ hash_of(again)
 if(NOT first STREQUAL again OR NOT when EQUAL written)
   message(FATAL_ERROR "the same tree: ${first} at ${when}, ${again} at ${written}")
 endif()
-file(WRITE ${WORK}/templates/gemm/c.cuh "c")
+file(WRITE ${WORK}/templates/operations/gemm/c.cuh "c")
 hash_of(more)
-file(REMOVE ${WORK}/templates/gemm/c.cuh)
+file(REMOVE ${WORK}/templates/operations/gemm/c.cuh)
 hash_of(less)
+foreach(folder templates/operations/gemm templates/backends jit)
+  file(WRITE ${WORK}/${folder}/cpu/c.h "c")
+endforeach()
+hash_of(for_cpus)
 file(WRITE ${WORK}/tuner/b.cpp "B")
 hash_of(other)
-if(more STREQUAL first OR NOT less STREQUAL first OR other STREQUAL first)
-  message(FATAL_ERROR "one file more: ${more}, as before: ${less} and ${first}, another text: ${other}")
+if(more STREQUAL first OR NOT less STREQUAL first OR NOT for_cpus STREQUAL first OR other STREQUAL first)
+  message(FATAL_ERROR "one file more: ${more}, as before: ${less}, ${for_cpus} and ${first}, another text: ${other}")
 endif()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# cmake -DROOT=checkout -P check.cmake: fails on an include against ARCHITECTURE.md's table of folders.
+# cmake -DROOT=checkout -P check.cmake: fails on an include against ARCHITECTURE.md's table of folders, and on a folder of too many files.
+cmake_minimum_required(VERSION 3.24)
 # The leaves never see each other or the tuner; programs see public headers only.
 set(forbidden_in_templates jit cache tuner files quantize capi)
 set(forbidden_in_jit templates cache tuner files quantize capi)
@@ -13,22 +14,81 @@ set(forbidden_in_bench templates jit cache tuner files quantize capi)
 set(forbidden_in_examples templates jit cache tuner files quantize capi)
 set(forbidden_in_python templates jit cache tuner files quantize capi)
 set(forbidden_in_include templates jit cache tuner files quantize capi)
-set(bad 0)
 # support is below all of them.
 set(forbidden_in_support templates jit cache tuner files quantize capi)
-foreach(folder support templates jit cache files quantize tuner capi cli bench examples python include)
+set(folders support templates jit cache files quantize tuner capi cli bench examples python include)
+
+# Within templates/: operations include backends, formats and what is common; of these, none includes an operation. Only the list of
+# operations names them. Instructions are below formats. What is for GPUs and what is for CPUs do not see each other.
+# An operation that needs another one, and why:
+set(operation_of_operation
+  "conv gemm"            # a convolution is a gemm over gathered pixels
+  "conv fp4_fake_quant"  # quant_act rounds x as that operation does
+  "pack gemm"            # packs for gemm's kernels, under their rules
+  "fused_cast cast"      # writes what a cast writes
+  "fused_cast gemm")     # the same activations
+function(check_templates file line)
+  if(NOT line MATCHES "^#include \"(templates/)?((backends|common|formats|operations)/[^\"]+)\"")
+    return()
+  endif()
+  set(to ${CMAKE_MATCH_2})
+  file(RELATIVE_PATH from ${ROOT}/templates ${file})
+  set(why "")
+  if(to MATCHES "^operations/([^/]+)/")
+    set(other ${CMAKE_MATCH_1})
+    if(from MATCHES "^operations/([^/]+)/")
+      set(own ${CMAKE_MATCH_1})
+      if(NOT own STREQUAL other AND NOT "${own} ${other}" IN_LIST operation_of_operation)
+        set(why "another operation, without a reason in tests/layers/check.cmake")
+      endif()
+    elseif(NOT from STREQUAL operations.cpp)
+      set(why "an operation, although it belongs to none")
+    endif()
+  endif()
+  if(from MATCHES "^backends/cuda/" AND to MATCHES "^formats/")
+    set(why "a format, although formats are made of instructions")
+  endif()
+  if((from MATCHES "/cuda/" AND to MATCHES "/cpu/") OR (from MATCHES "/cpu/" AND to MATCHES "/cuda/"))
+    set(why "the other backend's")
+  endif()
+  if(why)
+    message(SEND_ERROR "${file}: ${line}: ${why}")
+  endif()
+endfunction()
+
+# Folders in which one looks by name: a pair of files for each format, and what programs include.
+set(crowded templates/formats include/tilewright)
+set(most_files 25)
+function(check_crowd files)
+  list(TRANSFORM files REPLACE "/[^/]*$" "")
+  list(REMOVE_DUPLICATES files)
+  foreach(folder ${files})
+    file(GLOB here ${folder}/*.h ${folder}/*.cpp ${folder}/*.cuh)
+    list(LENGTH here count)
+    file(RELATIVE_PATH folder ${ROOT} ${folder})
+    if(count GREATER most_files AND NOT folder IN_LIST crowded)
+      message(SEND_ERROR "${folder}: ${count} files are more than ${most_files}; divide them by what depends on what")
+    endif()
+  endforeach()
+endfunction()
+
+foreach(folder ${folders})
   file(GLOB_RECURSE files ${ROOT}/${folder}/*.h ${ROOT}/${folder}/*.cpp ${ROOT}/${folder}/*.cuh)
   if(NOT files)
     message(SEND_ERROR "${folder}: no files under ${ROOT}")
   endif()
+  check_crowd("${files}")
   foreach(file ${files})
     file(STRINGS ${file} includes REGEX "^#include \"")
-    foreach(other ${forbidden_in_${folder}})
-      foreach(line ${includes})
+    foreach(line ${includes})
+      foreach(other ${forbidden_in_${folder}})
         if(line MATCHES "^#include \"${other}/")
           message(SEND_ERROR "${file}: ${line}")
         endif()
       endforeach()
+      if(folder STREQUAL templates)
+        check_templates(${file} "${line}")
+      endif()
     endforeach()
   endforeach()
 endforeach()

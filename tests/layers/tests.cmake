@@ -1,1 +1,2 @@
 add_test(NAME layers COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -P ${CMAKE_CURRENT_LIST_DIR}/check.cmake)
+add_test(NAME layers_mutants COMMAND ${CMAKE_COMMAND} -DWORK=${CMAKE_CURRENT_BINARY_DIR}/layers -P ${CMAKE_CURRENT_LIST_DIR}/mutants.cmake)
