@@ -13,10 +13,10 @@
 
 namespace tilewright {
 
-// stochastic: scales are the encoder's, but a value between two neighbouring codes becomes either of them, with the
-// probability that makes the expected value the value; codes stay exact where they can be. Random numbers follow from
-// CastArgs::seed and the place of the element in the matrix: equal seeds give equal bits, on the device and on the
-// host. Of fp8, int8, int4 and fp4, except formats with zero points.
+// stochastic: scales are the encoder's, but a value between two neighbouring codes becomes one of them at random, with
+// probabilities for which the expected result equals the value. A value that equals a code does not change. Random
+// numbers depend on CastArgs::seed and the element's position in the matrix: equal seeds give equal bits, on the device
+// and on the host. For fp8, int8, int4 and fp4, except formats with zero points.
 enum class Rounding { nearest, stochastic };
 
 struct Cast {
@@ -36,7 +36,7 @@ struct CastArgs {
   Operand x = {};          // [rows, cols]
   MutableOperand y = {};   // [rows, cols]; y.global is read, not written
   std::int64_t rows = 0;   // of this call; 0 launches nothing
-  std::uint64_t seed = 0;  // of stochastic rounding; else nothing reads it. A captured launch has the same each time
+  std::uint64_t seed = 0;  // of stochastic rounding, otherwise unused. A captured launch uses the same seed each time
 };
 
 }  // namespace tilewright

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format: how the numbers of a matrix are stored. One file in templates/formats is one format; this header is the
-// host's view of that folder. Values are immutable and usable from any thread.
+// Format: defines how the numbers of a matrix are stored. Each format is one file in templates/formats; this header
+// gives the host access to them. Values are immutable; any thread may use them.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace tilewright {
 
 // A matrix is stored in up to three streams of bytes. Rows are contiguous; there is no padding between them.
-enum class Scope { block, row, tensor };  // one item of the stream per block of a row, per row, or for the whole matrix
+enum class Scope { block, row, tensor };  // one record of the stream per block, per row, or for the whole matrix
 
 enum class StreamName { data, scales, global };
 inline constexpr StreamName kStreams[] = {StreamName::data, StreamName::scales, StreamName::global};
@@ -25,8 +25,8 @@ constexpr const char* name_of(StreamName stream) {
 struct StreamSpec {
   StreamName stream = StreamName::data;
   Scope scope = Scope::block;
-  int bytes = 0;  // of one item
-  int rows = 1;   // that share an item, counted from the first row; the last ones may be fewer
+  int bytes = 0;  // of one record
+  int rows = 1;   // that share a record, counted from the first row; the last record may have fewer rows
 };
 
 // Pointers to the streams of one matrix; a stream that the format does not have is null.
@@ -55,53 +55,54 @@ struct MutableOperand {
   }
 };
 
-// How far a decoded element may be from what was encoded, x, for finite x of magnitude `largest` at most. `amax` and
-// `range` are of the elements that share x's innermost scale (FormatInfo::error_columns): their largest magnitude, and
-// their largest less their smallest, 0 among them. `outer` is the largest magnitude of what the next scale is for: the
-// block, or the tensor. templates/formats derives each number; tests/templates/formats_error_test.cpp holds encoders to
-// them.
+// The largest error of a decoded element, for a finite encoded number x of magnitude `largest` at most. The factors of
+// `amax` and `range` apply to the group of x, the elements that share its innermost scale (FormatInfo::error_columns):
+// its largest magnitude, and its largest value minus its smallest, where 0 counts as one of the values. `outer` applies
+// to the largest magnitude under the next scale: in the block, or in the tensor. templates/formats derives each number,
+// and tests/templates/formats_error_test.cpp checks the encoders.
 struct ErrorBound {
   double element = 0, amax = 0, range = 0, outer = 0, least = 0;
   double largest = 0;
-  // Single precision's own roundings are in the factor.
+  // The factor covers the roundings of single precision.
   double at(double x, double group_amax, double group_range, double outer_amax) const {
     const double sum = element * (x < 0 ? -x : x) + amax * group_amax + range * group_range + outer * outer_amax;
     return sum * (1 + 1.0 / 4096) + least;
   }
 };
 
-// What an infinity becomes: an infinity, the largest number there is, or what leaves no number of its group finite.
+// The result for an infinity: an infinity, the largest number, or a scale that makes every element of its group
+// infinite or NaN.
 enum class Infinity { stays, saturates, spreads };
 
-// Integers under a scale in stream `scales`, for algorithms that round one weight after the other (post_training.h,
-// import.h). Code i of a row is bits i * bits of its stream `data`, lowest first.
+// Integers with a scale in stream `scales`, for algorithms that round one weight after the other (post_training.h,
+// import.h). Code i of a row begins at bit i * bits of its stream `data`, lowest bit first.
 struct IntegerGrid {
   int bits;
-  bool zero_points;  // an item is the scale, then the zero point, both halves; else the zero point is 2^(bits - 1)
-  // For `groups` groups, each with values from low to high, 0 among them: items of `scales` as `encoder` chooses them,
-  // and the scales that these hold.
+  bool zero_points;  // a record has the scale, then the zero point, both halves; else the zero point is 2^(bits - 1)
+  // For `groups` groups, each with values from low to high, including 0: writes the records of stream `scales` as
+  // `encoder` chooses them, and the scales in these records.
   void (*choose)(const float* low, const float* high, std::int64_t groups, int encoder, std::byte* items,
                  float* scales);
-  // For one weight of each group: the nearest code, and its value.
+  // For one weight of each group: writes the nearest code and its value.
   void (*nearest)(const float* w, std::int64_t groups, int encoder, const std::byte* items, std::uint8_t* codes,
                   float* values);
 };
 
-// How the weights of a linear layer in this format stand in a safetensors checkpoint: elements of a byte with a scale
-// per row, codes as the packings of import.h have them, or NVFP4 as Model Optimizer writes it.
+// How a safetensors checkpoint stores the weights of a linear layer in this format: one byte per element with a scale
+// per row, codes in the packings of import.h, or NVFP4 as Model Optimizer writes it.
 enum class CheckpointForm { none, fp8_rows, int8_rows, integers, nvfp4 };
 
 struct FormatInfo {
   const char* name;    // "q4_0", as written in a problem
   const char* title;   // one line for humans
   int layout_version;  // raised when the bytes change meaning; part of every cache key
-  int block;           // elements that share one item of the block-scoped streams; cols % block == 0
+  int block;           // elements that share one record of the block-scoped streams; cols % block == 0
   int bits;            // significant bits of one stored code, for reports
   std::span<const StreamSpec> streams;
   std::span<const char* const> encoders;  // names of the encoding rules, default first ("ggml", "amax7")
-  // Reference codec, any host. `cols` % block == 0. encode() writes data and scales of `rows` rows and reads
-  // *global if the format has one; decode() is exact in float. Both give the same bits whatever rounding mode, and
-  // treatment of subnormal numbers (FTZ, DAZ), the calling thread has set.
+  // Reference codec, any host. `cols` % block == 0. encode() writes data and scales of `rows` rows and reads *global if
+  // the format has one; decode() is exact in float. Both give the same bits for every rounding mode and every treatment
+  // of subnormal numbers (FTZ, DAZ) of the calling thread.
   void (*encode)(const float* src, std::int64_t rows, std::int64_t cols, MutableOperand dst, int encoder);
   void (*decode)(Operand src, std::int64_t rows, std::int64_t cols, float* dst);
   float (*global_for)(float amax);  // the global scale for a tensor whose largest magnitude is amax; null if none
@@ -110,8 +111,9 @@ struct FormatInfo {
   std::span<const ErrorBound> errors;  // by encoder
   bool keeps_nan;                      // else a NaN becomes some number
   Infinity infinity;
-  // encode() by ggml's search with a weight for each column, of at least 0, as its importance matrices have them: what
-  // llama-quantize makes of a row with --imatrix, bit for bit. Null if the format has none. importance: cols floats.
+  // encode() with ggml's search, with a weight of at least 0 for each column from an importance matrix. The result
+  // equals that of llama-quantize --imatrix bit for bit. Null if the format has no such search. importance: cols
+  // floats.
   void (*encode_weighted)(const float* src, std::int64_t rows, std::int64_t cols, const float* importance,
                           MutableOperand dst);
   const IntegerGrid* integer_grid;  // null: the format has none
@@ -121,7 +123,7 @@ struct FormatInfo {
 
 class TILEWRIGHT_EXPORT Format {
  public:
-  // Throws Error (invalid_argument), which names all formats and the one that may have been meant.
+  // Throws Error (invalid_argument), which names all formats and the most similar one.
   static Format parse(std::string_view name);
   static std::span<const Format> all();  // in alphabetical order
 

@@ -3,13 +3,13 @@
 //
 //   gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
-// Grouped, for mixtures of experts: `groups` weight matrices in one launch, each for its own rows of x, which need be
-// known on the device alone:
+// A grouped gemm, for mixtures of experts, multiplies `groups` weight matrices in one launch, each by its own rows of
+// x. The number of rows may be known on the device only:
 //
 //   gemm x=bf16 w=bf16 y=bf16 m=128 n=4096 k=7168 groups=64
 //
-// Every field of Gemm is a field of the text, under the same name but for `packing` (pack), `accumulation` (accum) and
-// `constant_weights` (weights=constant); those with a default are printed only when they differ from it.
+// Every field of Gemm is a field of the text. The names are equal, except for `packing` (pack), `accumulation` (accum)
+// and `constant_weights` (weights=constant). Fields are printed only if they differ from their default.
 // Limits: each extent < 2^31, each stream of each matrix < 2^47 bytes.
 // Values, usable from any thread.
 #pragma once
@@ -24,21 +24,21 @@ namespace tilewright {
 
 enum class Activation { none, relu, gelu, gelu_tanh, silu };
 enum class Global { none, mul, div };  // how a tensor-wide scale is applied: value = code * scale * (or /) global
-// How sums of fp8 products are formed. full: in single precision, but for 128 at a time. fast: by the matrix units
-// alone, which keep some 14 bits of each; what other libraries call fast accumulation.
+// How fp8 products are summed. full: the matrix units sum 128 products, and the rest is summed in single precision.
+// fast: the matrix units compute the whole sum, with about 14 bits. Other libraries call this fast accumulation.
 enum class Accumulation { full, fast };
-// Where the rows of a grouped gemm's groups are. contiguous: one group behind the other, the first row of each in
-// GemmArgs::group_rows. masked: as many rows for each group, of which GemmArgs::group_rows says how many are in use.
+// The positions of a grouped gemm's rows. contiguous: one group after the other; GemmArgs::group_rows has the first row
+// of each. masked: the same number of rows for each group; GemmArgs::group_rows says how many are used.
 enum class GroupLayout { contiguous, masked };
 inline constexpr int kMostGroups = 1024;
-// How w is stored: as its format says, or reordered for kernels that want that: in tiles for GPUs, in panels for CPUs.
+// How w is stored: as its format defines, or reordered for some kernels, in tiles for GPUs or in panels for CPUs.
 enum class Packing { none, tiles, panels };
 
 struct Gemm {
   static constexpr std::string_view kOperation = "gemm";
 
-  // x: activations; w: weights; y: f32 f16 bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating) or int32, which
-  // is for x=int8 w=int8, exact, and takes no other option than `bias`, `workspace` and `constant_weights`.
+  // x: activations; w: weights; y: f32 f16 bf16, int8 e4m3 e5m2 (rounded to nearest even, saturating) or int32. int32
+  // is exact, requires x=int8 and w=int8, and allows no option except `bias`, `workspace` and `constant_weights`.
   Format x, w, y;
   std::int64_t m = 0;  // tokens; varies at run time. With groups: of each, on average (contiguous) or at most (masked)
   std::int64_t n = 0;  // output features
@@ -48,10 +48,10 @@ struct Gemm {
   // panels: w of 4 to 8 bits that docs/use/cpu.md lists, x q8_1 or int8_row, or both int8, k a multiple of 32; or x and
   // w of f32, f16 or bf16. n is a multiple of 16. See tilewright/pack.h.
   Packing packing = Packing::none;
-  // The floats that x arrives as, in x's place in GemmArgs, for the kernel to quantize by x's default encoder: what a
-  // Cast and then the same Gemm on its result give, without the launch between. Each block quantizes what it reads:
-  // for few tokens (`gemv`), with packed weights for one (`wgmma`: more are computed one after the other). Only where x
-  // is q8_1, e4m3_row or int8_row; or f16 or bf16, to which CPUs round f32.
+  // The float type of the x that GemmArgs passes. The kernel quantizes x with its default encoder, so the result equals
+  // that of a Cast and then this Gemm. To q8_1, each block quantizes the rows that it reads, which is meant for few
+  // tokens (`gemv`), or with packed weights for one token (`wgmma`). Only if x is q8_1, e4m3_row or int8_row, or f16 or
+  // bf16 (CPUs round f32 to these).
   std::optional<Format> x_from = {};
   std::optional<Format> bias = {};                 // [n]; f32 f16 bf16, of y=int32 int32
   Accumulation accumulation = Accumulation::full;  // fast: only where x has fp8 elements
@@ -60,17 +60,17 @@ struct Gemm {
   std::optional<Format> c = {};  // [m, n]; f32 f16 bf16: a matrix that is added, a residual
   double beta = 1.0;             // of c; single precision holds it. See GemmArgs::beta
   double y_scale = 1.0;          // results are divided by it; only for y of int8, e4m3 or e5m2
-  // Bytes of device memory that each launch may use besides (GemmArgs::workspace), so that kernels are considered whose
-  // blocks share tiles through it. 0: none.
+  // Bytes of additional device memory that each launch may use (GemmArgs::workspace). It allows kernels whose blocks
+  // share tiles. 0: none.
   std::int64_t workspace = 0;
   static constexpr std::int64_t kTileWorkspace = 33ll << 20;  // enough for shared tiles on 132 multiprocessors
-  // Whether all of w (its scales and zero points too) is complete, for good, when a launch is enqueued: work that wrote
-  // it has been waited for, and none that writes it comes later. A launch may then read w while the one before it in
-  // the stream still runs.
+  // Whether all of w, including scales and zero points, is complete when a launch is enqueued, and never changes. The
+  // caller must have waited for the work that wrote w. A launch may then read w while the previous launch in the stream
+  // is still running.
   bool constant_weights = false;
-  // 0: an ordinary gemm. Else w is a stack of as many matrices [n, k], and the bias one of rows [n]. Every stream of w
-  // is stacked: behind the first matrix' scales are the second's, and `global` is one float for each (x has one for
-  // all). No c, and x_from only where w is in panels.
+  // 0: an ordinary gemm. Otherwise w is a stack of this many matrices [n, k], and the bias a stack of rows [n]. Every
+  // stream of w is stacked: the scales of the second matrix follow those of the first, and `global` has one float for
+  // each matrix (x has one for all). Groups exclude c, and allow x_from only with w in panels.
   int groups = 0;  // kMostGroups at most
   GroupLayout group_layout = GroupLayout::contiguous;
 
@@ -88,25 +88,25 @@ struct GemmArgs {
   Operand w = {};              // [n, k], weights
   void* y = nullptr;           // [m, n]
   const void* bias = nullptr;  // [n], if the problem has one
-  std::int64_t m = 0;          // tokens of this call; 0 launches nothing. With groups: rows of all of them, but of
-                               // each if group_layout=masked
-  std::int64_t ldx = 0;        // elements from one row of x to the next; 0: k. A multiple of the format's block, >= k.
-                               // If a row's bytes divide by 16, rows must be 16-byte aligned
-  std::int64_t ldy = 0;        // elements from one row of y to the next; 0: n. >= n
-  const void* c = nullptr;     // [m, n], if the problem has one: apart from y, or y itself if formats and strides agree
-  std::int64_t ldc = 0;        // elements from one row of c to the next; 0: n. >= n
-  void* workspace = nullptr;   // Gemm::workspace bytes that no other launch uses meanwhile. Zero when first used; every
-                               // launch leaves it fit for the next, of any problem
-  // Factors of this call, on top of the problem's: the product is multiplied by Gemm::alpha * alpha, c by
-  // Gemm::beta * beta, each product rounded to single precision. One kernel serves every finite value. alpha is 1 where
-  // y=int32, beta where the problem has no c. c is read whatever beta is: 0 does not hide its NaN.
+  std::int64_t m = 0;  // tokens of this call; 0 launches nothing. With groups: rows of all groups, or of each group if
+                       // group_layout=masked
+  std::int64_t ldx = 0;       // elements from one row of x to the next; 0: k. A multiple of the format's block, >= k.
+                              // If a row's bytes divide by 16, rows must be 16-byte aligned
+  std::int64_t ldy = 0;       // elements from one row of y to the next; 0: n. >= n
+  const void* c = nullptr;    // [m, n], if the problem has one: apart from y, or y itself if formats and strides agree
+  std::int64_t ldc = 0;       // elements from one row of c to the next; 0: n. >= n
+  void* workspace = nullptr;  // Gemm::workspace bytes that no other launch uses meanwhile. Zero it before the first
+                              // use; each launch restores it for the next, whatever its problem
+  // Factors of this call, in addition to the problem's: the product is multiplied by Gemm::alpha * alpha, and c by
+  // Gemm::beta * beta, each rounded to single precision. One kernel serves every finite value. alpha must be 1 if
+  // y=int32, and beta must be 1 if the problem has no c. c is read even if beta is 0, so a NaN in c stays.
   float alpha = 1.0f;
   float beta = 1.0f;
-  // Only where the problem has groups; 4-byte aligned, and read on the device when the launch runs.
-  // contiguous: groups + 1 offsets that ascend, from 0 to m: group g has the rows from the g-th to the next.
-  // masked: groups counts, from 0 to m: group g has the first so many of its m rows.
-  // Rows that no group has are left alone in y.
-  // Other values are taken for the nearest that are allowed: an offset below the one before it counts as that one.
+  // Only if the problem has groups; 4-byte aligned, and read on the device when the launch runs.
+  // contiguous: groups + 1 ascending offsets from 0 to m. Group g has the rows from offset g to offset g + 1.
+  // masked: one count from 0 to m for each group, which uses this number of its m rows.
+  // Rows of y that belong to no group are not written. Other values are clamped to the nearest allowed value: an offset
+  // below the previous offset counts as the previous one.
   const std::int32_t* group_rows = nullptr;
 };
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory and streams for programs that have no CUDA runtime of their own; one that has passes its own pointers
-// and streams instead. Move-only RAII; each call makes the device's context current for the calling thread and restores
-// the previous one. Functions throw Error (driver_failed) naming the driver call. Not thread-safe per object.
+// Device memory and streams for programs without a CUDA runtime. Programs with one pass their own pointers and streams
+// instead. Objects are move-only and free their memory. Each call makes the device's context current for the calling
+// thread, and restores the previous context. Functions throw Error (driver_failed), which names the driver call. Only
+// one thread at a time may use an object.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,7 @@ class TILEWRIGHT_EXPORT OwnedStream {
   OwnedStream(OwnedStream&&) noexcept;
   OwnedStream& operator=(OwnedStream&&) noexcept;
   ~OwnedStream();
-  // These throw Error (invalid_argument) if the stream was moved away: null would be the legacy default stream.
+  // These throw Error (invalid_argument) if the stream was moved from, because null would be the legacy default stream.
   Stream get() const;
   void synchronize() const;
   bool capturing() const;

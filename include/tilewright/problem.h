@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Problem: what a caller asks for, as a value with one canonical text form:
+// Problem: the computation that a caller requests, as a value with one canonical text:
 //
 //   OPERATION FIELD=VALUE ...         gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336
 //
-// An operation is a plain struct in a header of its own (gemm.h, cast.h, pack.h) and an Operation (operation.h) in the
-// list of templates/operations.cpp. A Problem holds a checked, immutable copy of the struct. Values, usable from any
-// thread.
+// An operation is a plain struct in its own header (gemm.h, cast.h, pack.h) and an Operation (operation.h) in the list
+// of templates/operations.cpp. A Problem holds a checked, immutable copy of the struct. Problems are values; any thread
+// may use them.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ concept NamesOperation = requires {
 
 class TILEWRIGHT_EXPORT Problem {
  public:
-  // The constructors and parse() check everything that does not depend on a device; they throw Error (invalid_argument,
-  // unsupported or too_large) naming the field.
+  // The constructors and parse() check everything that does not depend on a device. They throw Error (invalid_argument,
+  // unsupported or too_large), which names the field.
   template <NamesOperation P>
   Problem(const P& fields) : Problem(P::kOperation, typeid(P), &fields) {}
   static Problem parse(std::string_view text);
@@ -39,7 +39,7 @@ class TILEWRIGHT_EXPORT Problem {
   std::string text() const;     // canonical; parse(text()) == *this
   std::string_view op() const;  // "gemm"
   const Operation& operation() const { return *operation_; }
-  // The operation's struct; null if the problem is another's.
+  // The operation's struct; null if the problem has another operation.
   template <NamesOperation P>
   const P* as() const {
     return op() == P::kOperation ? static_cast<const P*>(fields_.get()) : nullptr;
@@ -53,12 +53,12 @@ class TILEWRIGHT_EXPORT Problem {
   double ops() const;                          // multiplications and additions; 0 if they do not matter
 
   bool same_but_rows(const Problem& other) const;
-  // Octaves between the sizes of two problems that are otherwise equal; negative if they are not.
+  // Octaves between the sizes of two problems that are otherwise equal; negative if they differ in anything else.
   double distance(const Problem& other) const;
   std::int64_t size_bucket() const;                   // Operation::size_bucket()
-  bool same_size_bucket(const Problem& other) const;  // the same, and equal but for sizes: they share choices
-  std::string neighbours_prefix() const;              // of the text; problems at a distance share it
-  std::uint64_t hash() const { return hash_; }        // equal for problems that are the same but for their rows
+  bool same_size_bucket(const Problem& other) const;  // also equal except for sizes: they share choices
+  std::string neighbours_prefix() const;              // of the text; problems with a distance share it
+  std::uint64_t hash() const { return hash_; }        // equal for problems that differ only in their rows
 
   friend TILEWRIGHT_EXPORT bool operator==(const Problem& a, const Problem& b);
 
@@ -71,8 +71,8 @@ class TILEWRIGHT_EXPORT Problem {
   std::uint64_t hash_;
 };
 
-// Row buckets: what is tuned for one number of rows is tuned for its bucket, the smallest that is not below it; the
-// last has all above.
+// Row buckets: a choice that is tuned for one number of rows serves its bucket, which is the smallest one that is not
+// below this number. The last bucket has all larger numbers.
 inline constexpr std::int64_t kBuckets[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
 inline constexpr int kBucketCount = 13;
 inline int bucket_index(std::int64_t rows) {
@@ -80,8 +80,8 @@ inline int bucket_index(std::int64_t rows) {
   return i < kBucketCount ? i : kBucketCount - 1;
 }
 
-// Row steps: a prepared kernel decides for each which binary serves it. Fine enough that a tile that divides a step's
-// rows evenly divides all of its rows about evenly. The last step has everything above kMostStepRows.
+// Row steps: a prepared kernel has one binary for each. Steps are small: if a tile divides the largest number of rows
+// of a step evenly, it divides the others about evenly, too. The last step has all numbers above kMostStepRows.
 inline constexpr std::int64_t kMostStepRows = 8192;
 inline constexpr int kRowSteps = 505;
 inline int row_step(std::int64_t rows) {
@@ -91,7 +91,7 @@ inline int row_step(std::int64_t rows) {
   if (rows <= kMostStepRows) return 376 + static_cast<int>(rows - 4097) / 32;
   return kRowSteps - 1;
 }
-// The largest number of rows of a step; of the last, some above all others.
+// The largest number of rows of a step. For the last step, a number above all other steps.
 inline std::int64_t step_rows(int step) {
   if (step < 64) return step + 1;
   if (step < 184) return 72 + 8 * (step - 64);
