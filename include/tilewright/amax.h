@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operation amax: the largest magnitude of a tensor, from which a scale of the whole tensor follows
+// The operation amax: the largest magnitude of a tensor, for the scale of the whole tensor
 //
 //   amax x=bf16 rows=512 cols=4096
 //
-// amax = max |x[i, j]|, exact: +0 of a tensor of zeros, infinity if one is infinite, a quiet NaN (0x7fc00000) if one is
-// a NaN, as torch.amax. One launch, whose bits do not depend on how blocks are scheduled. A value, usable from any
-// thread.
+// amax = max |x[i, j]|, exact: +0 for a tensor of zeros, infinity if an element is infinite, and a quiet NaN
+// (0x7fc00000) if an element is a NaN, as in torch.amax. It takes one launch, and the bits do not depend on the order
+// of blocks. A value; any thread may use it.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +30,10 @@ struct AmaxArgs {
   static constexpr std::string_view kOperation = "amax";
 
   const void* x = nullptr;    // [rows, cols], dense, 16-byte aligned
-  float* amax = nullptr;      // one float; what fp4_fake_quant takes
+  float* amax = nullptr;      // one float; an input of fp4_fake_quant
   void* workspace = nullptr;  // Amax::kWorkspace bytes, 8-byte aligned, that no other launch uses meanwhile. Zero when
                               // first used; every launch leaves it zero
-  std::int64_t rows = 0;      // of this call; 0 launches nothing, and leaves amax as it is
+  std::int64_t rows = 0;      // of this call; 0 launches nothing and does not write amax
 };
 
 }  // namespace tilewright

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Family: a kernel template with its knobs, its legality and the way it is written out. A folder
-// in templates/ and an entry in families() of its operation's operation.cpp. Says what is legal, never what is
-// preferred. Stateless, usable from any thread.
+// Family: a kernel template with its knobs, its legality and its source text. It is a folder in templates/ and an entry
+// in families() of its operation's operation.cpp. A family says what is legal, never what is preferred. Stateless; any
+// thread may use it.
 #pragma once
 
 #include <functional>
@@ -29,8 +29,8 @@ struct Traits {
   double global_bytes = 0;           // read + written through L2 by the whole launch, with re-reads
   double unique_bytes = 0;           // of device memory, each byte once
   double bytes_in_flight = 0;        // per thread: outstanding loads
-  double copied_rows = 0;            // of boxes that the copy engine reads in the whole launch, 128 bytes each
-  double padding_rows = 0;           // of them, those beyond the matrix
+  double copied_rows = 0;            // rows of boxes that the copy engine reads in the whole launch, 128 bytes each
+  double padding_rows = 0;           // those of them that are outside the matrix
   double mma_ops = 0;                // operations on matrix units, padding included
   double mma_rate = 1;               // relative to 16-bit mma.sync
   double mma_in_flight = 32;         // independent matrix instructions of a warp
@@ -38,7 +38,7 @@ struct Traits {
   double alu_ops = 0;                // scalar operations, all threads
   double alu_in_flight = 1;          // independent chains of them in a thread
   double later_wave_cost = 1;        // start-up cost of a wave after the first, relative to the first's
-  double last_wave = 1;              // share of a wave that the last one takes at least; 0: all blocks share its work
+  double last_wave = 1;              // least share of a wave's time for the last one; 0: all blocks share its work
 };
 
 class TILEWRIGHT_EXPORT Family {
@@ -48,7 +48,7 @@ class TILEWRIGHT_EXPORT Family {
   virtual std::string_view name() const = 0;   // "mma"; unique within the operation
   virtual std::string_view title() const = 0;  // one line for humans
 
-  // Why no candidate of this family can serve the problem; empty if some can.
+  // Why no candidate of this family can compute the problem; empty if some can.
   virtual std::string why_not(const Problem& problem, const Arch& arch) const = 0;
   // Every legal candidate, in a deterministic order. Empty if why_not() is not, or if no launch has room for the rows.
   virtual std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const = 0;
@@ -58,8 +58,8 @@ class TILEWRIGHT_EXPORT Family {
   virtual Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
   virtual Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
 
-  // The candidate of the least cost, of equal ones the first; nothing if there is none. A family may find it without
-  // writing every candidate out.
+  // The candidate with the least cost, the first of equal ones; empty if there is none. A family may find it without a
+  // list of all candidates.
   struct Costed {
     Candidate candidate;
     double cost = 0;
@@ -68,8 +68,8 @@ class TILEWRIGHT_EXPORT Family {
                                          const std::function<double(const Traits&)>& cost) const;
 };
 
-// The families of an operation for GPUs, most specialized first, the reference last; and those for a target, of a CPU
-// perhaps none.
+// The families of an operation for GPUs, the most specialized first and the reference last. With a target: the families
+// for it; there may be none for a CPU.
 TILEWRIGHT_EXPORT std::span<const Family* const> families(std::string_view op);
 TILEWRIGHT_EXPORT std::span<const Family* const> families(std::string_view op, const Arch& arch);
 // For GPUs or for CPUs. Throws Error (invalid_argument).

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations unscale and update_scale: what mixed precision does with gradients of a scaled loss
+// The operations unscale and update_scale, for the gradients of a scaled loss in mixed precision
 //
 //   unscale      x=bf16 pieces=131072 [elements=8192]
 //   update_scale [growth=2] [backoff=0.5] [interval=2000]
 //
-// unscale multiplies any number of tensors by 1 / scale in one launch, and says whether an element was infinite or NaN
-// before. update_scale then makes the scale of the next step. Both follow PyTorch's
-// _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_; docs/use/loss-scaling.md has the formulas. Nothing
-// waits for the host, so a step can be a CUDA graph. Values, usable from any thread.
+// unscale multiplies any number of tensors by 1 / scale in one launch, and reports whether an element was infinite or
+// NaN. update_scale then computes the scale for the next step. Both follow PyTorch's
+// _amp_foreach_non_finite_check_and_unscale_ and _amp_update_scale_; docs/use/loss-scaling.md has the formulas. Neither
+// waits for the host, so a step can be a CUDA graph. Values; any thread may use them.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +28,13 @@ struct Unscale {
 
   Format x;  // f32 f16 bf16
   std::int64_t pieces = 0;
-  std::int64_t elements = kElements;  // of a piece, about: what kernels are chosen for
+  std::int64_t elements = kElements;  // of a piece, about; used to select kernels
   friend bool operator==(const Unscale&, const Unscale&) = default;
 };
 
-// A part of a tensor, as a kernel reads it from device memory. Any elements that lie side by side.
+// A part of a tensor, as a kernel reads it from device memory: any contiguous elements.
 struct UnscalePiece {
-  std::int64_t at = 0;        // bytes from UnscaleArgs::x, and from y: an address where those are null
+  std::int64_t at = 0;        // byte offset from UnscaleArgs::x and from y; an address if those are null
   std::int64_t elements = 0;  // 0 or more
   friend bool operator==(const UnscalePiece&, const UnscalePiece&) = default;
 };
@@ -45,11 +45,11 @@ struct UnscaleTensor {
   std::int64_t elements = 0;
 };
 
-// Tensors of a format in pieces of at most `elements` each, in order, for a launch in place: blocks take pieces in
-// turns, so that what a block does does not depend on the sizes of tensors. Upload the pieces once, as long as the
-// tensors stay where they are. Tensors of no elements have none. Throws Error: invalid_argument (no tensors, a null or
-// misaligned address, a negative size, elements below 1), unsupported (x is none of f32, f16 and bf16), too_large
-// (a tensor beyond the address space, more than 2^31 - 1 pieces).
+// Divides tensors of a format into pieces of at most `elements` each, in order, for a launch in place. Thread blocks
+// process pieces in turns, so the work is balanced for all tensor sizes. Upload the pieces again only if tensors move.
+// Empty tensors have no pieces. Throws Error: invalid_argument (no tensors, a null or misaligned address, a negative
+// size, elements below 1), unsupported (x is none of f32, f16 and bf16), too_large (a tensor beyond the address space,
+// more than 2^31 - 1 pieces).
 TILEWRIGHT_EXPORT std::vector<UnscalePiece> unscale_pieces(Format x, std::span<const UnscaleTensor> tensors,
                                                            std::int64_t elements = Unscale::kElements);
 
@@ -57,16 +57,16 @@ TILEWRIGHT_EXPORT std::vector<UnscalePiece> unscale_pieces(Format x, std::span<c
 struct UnscaleArgs {
   static constexpr std::string_view kOperation = "unscale";
 
-  const void* x = nullptr;              // what pieces are counted from, 16-byte aligned. Null: pieces hold addresses
-  void* y = nullptr;                    // where results go, likewise; may be x itself
+  const void* x = nullptr;              // base of the pieces' offsets, 16-byte aligned. Null: pieces have addresses
+  void* y = nullptr;                    // base of the results, likewise; may be x itself
   const UnscalePiece* table = nullptr;  // [pieces]
   const float* scale = nullptr;         // one float. Unless it is positive and finite, found_inf becomes 1
   float* found_inf = nullptr;           // one float: becomes 1 if an element is infinite or NaN, else 0
-  const float* found_before = nullptr;  // another launch's found_inf, which this one's then includes; null: none.
-                                        // May be found_inf itself
+  const float* found_before = nullptr;  // found_inf of an earlier launch, which this launch includes in its own; null:
+                                        // none. May be found_inf itself
   void* workspace = nullptr;  // Unscale::kWorkspace bytes, 8-byte aligned, that no other launch uses meanwhile. Zero
                               // when first used; every launch leaves it zero
-  std::int64_t pieces = 0;    // of this call; 0 launches nothing, and leaves found_inf as it is
+  std::int64_t pieces = 0;    // of this call; 0 launches nothing and does not write found_inf
 };
 
 struct UpdateScale {
@@ -83,7 +83,7 @@ struct UpdateScaleArgs {
   static constexpr std::string_view kOperation = "update_scale";
 
   const float* scale = nullptr;
-  const std::int32_t* good_steps = nullptr;  // since the scale changed; 0 at first
+  const std::int32_t* good_steps = nullptr;  // since the last change of the scale; 0 at first
   const float* found_inf = nullptr;          // of this step: anything but 0 is an overflow
   float* new_scale = nullptr;                // may be scale itself
   std::int32_t* new_good_steps = nullptr;    // may be good_steps itself

@@ -3,9 +3,9 @@
 //
 //   transpose x=int8 rows=14336 cols=4096
 //
-// For weights that other libraries keep as [k, n]: a gemm takes them as [n, k]. Once at load, or in front of each gemm
-// where they change. Of 4-bit codes, two along k to a byte, [k / 2, n] is a matrix of int8 with k / 2 rows; their
-// scales [k / group, n] are one of f16 or e4m3. A value, usable from any thread.
+// For weights that other libraries store as [k, n], because a gemm takes them as [n, k]. Launch it once, at load, or
+// before each gemm if weights change. 4-bit codes [k / 2, n], with two codes along k in each byte, are a matrix of int8
+// with k / 2 rows; their scales [k / group, n] are a matrix of f16 or e4m3. A value; any thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tilewright {
 
-// Both extents are fixed: a launch takes the whole matrix.
+// Both extents are fixed: a launch processes the whole matrix.
 struct Transpose {
   static constexpr std::string_view kOperation = "transpose";
 
