@@ -107,8 +107,8 @@ const std::vector<Group>& groups() {
       {"sm_80", "fp4_fake_quant x=bf16 y=bf16 rows=64 cols=4096", {1}},
       {"sm_120a", "fp4_fake_quant x=bf16 y=bf16 rows=64 cols=4096", {1}},
       {"sm_90a", "fp4_fake_quant x=f32 y=f16 rows=64 cols=4096 block=256", {1}},
-      {"sm_90a", "dynamic_block_quantize x=f16 y=f16 rows=64 cols=4104 block=128", {1}},
-      {"sm_90a", "dynamic_block_quantize x=f32 y=bf16 rows=64 cols=4095 block=64", {1}},
+      {"sm_90a", "fp4_fake_quant x=f16 y=f16 rows=64 cols=4104 block=128", {1}},
+      {"sm_90a", "fp4_fake_quant x=f32 y=bf16 rows=64 cols=4095 block=64", {1}},
       {"sm_90a", "conv x=bf16 w=bf16 y=bf16 n=8 c=96 in=56x56 k=96 kernel=7 pad=3 groups=96 bias=f32", {1}},
       {"sm_90a",
        "conv x=f16 w=f16 y=f16 n=2 c=64 in=5x30x30 k=128 kernel=3 pad=1 groups=64 x_layout=ncdhw y_layout=ncdhw "

@@ -173,9 +173,7 @@ class Gemv final : public PanelFamily {
     text::few(ir, a, w, e, k.tokens, k.panels, k.ahead);
   }
   // Unpacking is shared by a tile's tokens.
-  double rate(const Gemm&, const Knobs& k, const Arch&) const override {
-    return 0.6 * k.tokens / (k.tokens + 2.0);
-  }
+  double rate(const Gemm&, const Knobs& k, const Arch&) const override { return 0.6 * k.tokens / (k.tokens + 2.0); }
 };
 
 class Codes final : public PanelFamily {
