@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ByteSource: where a reader's bytes come from. Reading is positioned and copies, so that a file that shrinks while it
-// is open is an Error and not a signal, as it would be under mmap. Thread-safe.
+// ByteSource: the source of a reader's bytes. It reads at positions and copies. So if a file shrinks while it is open,
+// this is an Error, not a signal as with mmap. Thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Observer (calibration.h) of tensors on a GPU, in memory there, without a copy to the host. What it has seen is an
-// Observer's to the bit, whatever the order in which the device worked.
+// An Observer (calibration.h) of tensors in GPU memory, without a copy to the host. Its observations have the same bits
+// as an Observer's, whatever the order of work on the device.
 //
 //   DeviceObserver seen(engine, device, Format::parse("bf16"));
 //   while (next(batch)) seen.observe(stream, batch.data, batch.elements), seen.end_batch(stream);
@@ -17,8 +17,8 @@
 
 namespace tilewright {
 
-// One thread at a time. Streams that are given to its calls must have an order of their own: each call's work comes
-// after that of the ones before.
+// Only one thread at a time may use it. If calls use several streams, order them so that the work of each call comes
+// after that of the earlier calls.
 class TILEWRIGHT_EXPORT DeviceObserver {
  public:
   // Of tensors of f32, f16 or bf16. Prepares the kernel, and allocates 16 bytes for each bin and 80 for each channel.
@@ -29,18 +29,18 @@ class TILEWRIGHT_EXPORT DeviceObserver {
   DeviceObserver& operator=(DeviceObserver&&) noexcept;
   ~DeviceObserver();
 
-  // As Observer::observe(), of `elements` elements at x, in device memory and aligned to an element. Enqueues three
-  // launches and waits for nothing, also under stream capture, but then `elements` counts once and not with each
-  // replay. An infinity is noticed by observed(). Throws Error (invalid_argument) naming the argument; driver_failed.
+  // As Observer::observe(), for `elements` elements at x, in device memory and aligned to an element. Enqueues three
+  // launches and does not wait. Under stream capture, `elements` is counted once, not with each replay. observed()
+  // reports an infinity. Throws Error (invalid_argument) naming the argument; driver_failed.
   void observe(Stream stream, const void* x, std::int64_t elements, std::int64_t first = 0, std::int64_t inner = 1);
   // As Observer::end_batch(). Enqueues a launch.
   void end_batch(Stream stream);
 
-  // Waits for the device and copies what was seen so far, to be used or merged like any Observer. Throws Error
-  // (invalid_argument) naming the first infinite element there was: no later call helps then but clear();
+  // Waits for the device and returns the observations so far as an Observer, which can be used and merged. Throws
+  // Error: invalid_argument if an element was infinite, which names the first one (call clear() to continue);
   // driver_failed.
   Observer observed() const;
-  // Waits for the device and forgets all.
+  // Waits for the device and deletes all observations.
   void clear();
 
   const ObserverOptions& options() const;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of GGUF version 3: tensor infos, tensor bytes and metadata; and a writer. A file is from strangers:
-// every count, length and offset is checked before it is used, and what a file costs in memory is bounded by what it
-// holds. What ggml's own reader refuses is refused, such as tensors that overlap or are not laid out one after another
-// in the order of their infos, and besides what the format leaves open but nobody writes (nested arrays, tensors
-// without elements). Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
-// too_large beyond a stated limit, io when it cannot be read. The reader is thread-safe once opened.
+// A strict reader of GGUF version 3 (tensor infos, tensor bytes and metadata) and a writer. Files are untrusted: every
+// count, length and offset is checked before use, and the memory for a file is limited by its size. The reader refuses
+// everything that ggml's own reader refuses, such as tensors that overlap or are not stored in the order of their
+// infos. It also refuses nested arrays and tensors without elements, which the format allows but nobody writes. If it
+// refuses a file, an Error names the field and its value: invalid_argument for the contents, too_large beyond a stated
+// limit, io if the file cannot be read. An open reader is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct TILEWRIGHT_EXPORT GgufTensor {
   std::vector<std::int64_t> dims = {};  // fastest first, 1 to 4, each >= 1; a weight w[N, K] has dims {K, N}
   std::uint32_t type = 0;               // ggml's id
   std::string_view type_name = {};      // ggml's name: "q4_K"
-  std::string_view format = {};         // Tilewright's name of the same bytes, empty when it has none
+  std::string_view format = {};         // Tilewright's format with the same bytes; empty if there is none
   std::uint64_t offset = 0;             // from the start of the file
   std::uint64_t bytes = 0;
 
@@ -43,7 +43,7 @@ struct GgufArray {  // contents are checked and skipped; Gguf::field() has them
 };
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string, GgufArray>;
 
-// A key and its value as they lie in a file: GGUF's type id, then for an array its elements' type and their number.
+// A key and its value as stored in a file: GGUF's type id, then, for an array, the type and number of its elements.
 struct TILEWRIGHT_EXPORT GgufField {
   std::string key = {};
   std::uint32_t type = 0;
@@ -72,18 +72,18 @@ class TILEWRIGHT_EXPORT Gguf {
   explicit Gguf(std::unique_ptr<ByteSource> source);
 
   std::span<const GgufTensor> tensors() const { return tensors_; }  // in the file's order
-  const GgufTensor* find(std::string_view name) const;              // null when there is none
-  const GgufTensor& tensor(std::string_view name) const;            // throws Error naming some that exist
+  const GgufTensor* find(std::string_view name) const;              // null if there is none
+  const GgufTensor& tensor(std::string_view name) const;            // throws Error, which names existing ones
   const std::vector<std::pair<std::string, GgufValue>>& metadata() const { return metadata_; }
-  const GgufValue* value(std::string_view key) const;  // null when there is none
-  // The value as stored, arrays with their contents, for a GgufWriter. Throws Error (invalid_argument) if there is
-  // none.
+  const GgufValue* value(std::string_view key) const;  // null if there is none
+  // The value as stored, including the contents of arrays, for a GgufWriter. Throws Error (invalid_argument) if there
+  // is none.
   GgufField field(std::string_view key) const;
   std::uint64_t alignment() const { return alignment_; }
 
   std::vector<std::byte> read(const GgufTensor& tensor) const;  // throws Error (io)
-  // `to.size()` bytes of the tensor from `first` on: a part, or into memory of the caller's. Throws Error
-  // (invalid_argument) if the tensor has fewer.
+  // Reads `to.size()` bytes of the tensor from `first` on, into the caller's memory. Throws Error (invalid_argument) if
+  // the tensor has fewer bytes.
   void read(const GgufTensor& tensor, std::uint64_t first, std::span<std::byte> to) const;
 
  private:
@@ -98,17 +98,18 @@ class TILEWRIGHT_EXPORT Gguf {
   std::uint64_t alignment_ = 32;
 };
 
-// GGUF's type id for a format ("q4_k": 12) or by ggml's name of it ("q4_K", "i64"), none if there is no such type.
+// GGUF's type id for a format ("q4_k": 12) or for ggml's name of a type ("q4_K", "i64"); empty if there is no such
+// type.
 TILEWRIGHT_EXPORT std::optional<std::uint32_t> gguf_type(std::string_view name);
 
 struct TILEWRIGHT_EXPORT GgufInfo {
-  std::string name = {};                // at most 63 bytes, which is what ggml takes
+  std::string name = {};                // at most 63 bytes, ggml's limit
   std::vector<std::int64_t> dims = {};  // fastest first, 1 to 4, each >= 1
   std::uint32_t type = 0;               // ggml's id
 };
 
-// Writes version 3, keys and tensors in the given order. The alignment is 32, or what the field general.alignment says.
-// Throws Error (invalid_argument, too_large) for what the reader would refuse.
+// Writes version 3, with keys and tensors in the given order. The alignment is 32, or the value of the field
+// general.alignment. Throws Error (invalid_argument, too_large) if the reader would refuse the file.
 class TILEWRIGHT_EXPORT GgufWriter : public ModelWriter {
  public:
   GgufWriter(const std::string& path, std::span<const GgufInfo> tensors, std::span<const GgufField> fields,

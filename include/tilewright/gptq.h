@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPTQ of one linear layer on a GPU. Sums, their order and their roundings are those of gptq() in post_training.h, so
-// results have the same bits, on any device.
+// GPTQ of one linear layer on a GPU. Sums have the same order and roundings as in gptq() of post_training.h, so results
+// have the same bits on any device.
 //
 //   const QuantizeTarget target{.format = Format::parse("int4_g128")};
 //   const QuantizedLinear q = gptq(engine, Device::open(0), {w, n, k, "mlp.down"}, hessian, target);
@@ -17,18 +17,18 @@
 
 namespace tilewright {
 
-// Bytes of device memory that gptq() below allocates, or somewhat more. group: of the target; 0 counts as 128.
+// An upper bound of the bytes of device memory that gptq() below allocates. group: of the target; 0 counts as 128.
 TILEWRIGHT_EXPORT std::int64_t gptq_device_bytes(std::int64_t n, std::int64_t k, std::int64_t group = 0);
 
-// As gptq() of post_training.h, and throws what it throws; besides Error (driver_failed), for want of memory too, and
-// (library_missing, compile_failed) where no cache has the kernels. All products are in double precision, so a device
-// that has few units for it takes longer. May be called from any thread.
+// As gptq() of post_training.h. Throws the same errors, and Error (driver_failed), also if memory is insufficient, and
+// (library_missing, compile_failed) if no cache has the kernels. All products are in double precision, so a device with
+// few double-precision units takes longer. Any thread may call it.
 TILEWRIGHT_EXPORT QuantizedLinear gptq(Engine& engine, const Device& device, const LinearWeight& layer,
                                        const Hessian& hessian, const QuantizeTarget& target,
                                        const GptqOptions& options = {});
 
-// The kernels that it launches, for Engine::prewarm(): one for matrices, one that rounds to codes of the format. Throws
-// Error (invalid_argument) for a format that QuantizeTarget does not take.
+// The kernels that gptq() launches, for Engine::prewarm(): one for matrices, and one that rounds to codes of the
+// format. Throws Error (invalid_argument) for a format that QuantizeTarget does not support.
 TILEWRIGHT_EXPORT std::vector<Task> gptq_tasks(Format format);
 
 // ---- What these kernels take. Matrices are tiles of 64 x 64: T = ceil(k / 64) of them beside each other, S = ceil(n /

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of 2 to 8 bits of other libraries' checkpoints, to formats, and those of 4 bits back. Lossless: the decoded
-// value is the checkpoint's own (code - zero) scale, or of NF4 table[code] absmax, in single precision, bit for bit.
-// Host memory, one thread; pure functions, usable from any thread.
+// Converts weights of 2 to 8 bits in other libraries' checkpoints to formats, and 4-bit weights back. Lossless: the
+// decoded value equals the checkpoint's (code - zero) scale, or for NF4 table[code] absmax, in single precision, bit
+// for bit. Pure functions on host memory; each runs in one thread, and any thread may call them.
 //
 //   CheckpointWeight w = ...;                            // the tensors of one linear layer, as they lie in the file
 //   const Format format = import_formats(w).front();
 //   import_weights(w, format, data, scales);             // w[n, k] in that format: a Gemm's w
 //   const auto order = import_order(w);                  // act-order: not empty, then x's columns are permuted
 //
-// Act-order. Where a checkpoint assigns columns to groups by a table (g_idx), no format can say so: columns are
-// reordered so that groups are contiguous, column i of the result being column order[i] of the checkpoint. The product
-// is the same if x is reordered alike: x_new[:, i] = x[:, order[i]]. Either whoever calls the gemm gathers x, or, where
-// x is what another layer computed with only elementwise operations in between, that layer's output features are
-// reordered once, at load, by gather_rows() on its weights and its bias (gate and up for down in a gated MLP). Where
-// several layers read one x, their orders differ, and each needs a gather of its own.
+// Act-order. If a checkpoint assigns columns to groups by a table (g_idx), no format can store the table. The import
+// therefore reorders columns so that groups are contiguous: column i of the result is column order[i] of the
+// checkpoint. The product stays the same if x is reordered in the same way: x_new[:, i] = x[:, order[i]]. There are two
+// ways to do this. Gather x before each gemm. Or, if another layer computes x, with only elementwise operations in
+// between, reorder that layer's output features once, at load, with gather_rows() on its weights and its bias (gate and
+// up for down in a gated MLP). If several layers share one x, their orders differ, and each needs its own gather.
 #pragma once
 
 #include <cstddef>
@@ -46,9 +46,9 @@ TILEWRIGHT_EXPORT std::string_view to_string(Checkpoint packing);  // "gptq", "g
 
 enum class TensorType { i32, f16, bf16 };
 
-// A tensor as stored: row-major, little-endian, no padding, any alignment. A vector is one row.
+// A tensor as stored in the file: row-major, little-endian, no padding, any alignment. A vector is one row.
 struct CheckpointTensor {
-  std::span<const std::byte> bytes = {};  // empty: the checkpoint does not have it
+  std::span<const std::byte> bytes = {};  // empty: the checkpoint does not have this tensor
   std::int64_t rows = 0, cols = 0;
   TensorType type = TensorType::i32;
 };
@@ -58,64 +58,64 @@ struct CheckpointWeight {
   Checkpoint packing = Checkpoint::gptq;
   std::int64_t n = 0, k = 0;     // output features, reduction: multiples of 8 (n of compressed_tensors: any)
   int bits = 4;                  // gptq and gptq_v2: 2, 3, 4 or 8
-  std::int64_t group = 128;      // elements of a row under one scale; -1, as checkpoints write it, or k: all
+  std::int64_t group = 128;      // elements of a row that share a scale; the whole row: -1, as in checkpoints, or k
   CheckpointTensor codes = {};   // qweight, weight_packed
   CheckpointTensor zeros = {};   // qzeros, weight_zero_point
   CheckpointTensor scales = {};  // scales, weight_scale: f16 or bf16
   CheckpointTensor g_idx = {};   // g_idx, weight_g_idx: i32
 };
 
-// Formats that hold this weight, best first: those of integer_formats() (format.h) whose codes have as many bits or
-// more. Symmetric means that every zero point is 2^(bits - 1), or that there are none.
+// Formats that can store this weight, best first: those of integer_formats() (format.h) whose codes have at least as
+// many bits. Symmetric means that every zero point is 2^(bits - 1), or that there are none.
 //   *_row      symmetric, one group a row
 //   int*_g*    symmetric, where the format's group divides the checkpoint's, whose scales are repeated
 //   uint*_g*   the same, whatever the zero points
-// Codes of 8 bits must be symmetric (128), in groups of a multiple of 32, and have one format, q8_0, whose only stream
-// is data. Throws Error (unsupported) if bits or group have no format, (invalid_argument) if a tensor is missing or is
-// not what n, k and group make it, each naming the tensor as the checkpoint does.
+// 8-bit codes must be symmetric (128), in groups of a multiple of 32. Their only format is q8_0, which has only the
+// stream data. Throws Error (unsupported) if there is no format for bits or group, (invalid_argument) if a tensor is
+// missing or contradicts n, k and group. The error names the tensor as the checkpoint does.
 TILEWRIGHT_EXPORT std::vector<Format> import_formats(const CheckpointWeight& w);
 
-// Where column i of the imported weight was: k indices; empty if columns keep their places. Throws Error
-// (invalid_argument) if a group does not have `group` columns.
+// The place of column i of the imported weight in the checkpoint: k indices; empty if columns keep their places. Throws
+// Error (invalid_argument) if a group does not have `group` columns.
 TILEWRIGHT_EXPORT std::vector<std::int32_t> import_order(const CheckpointWeight& w);
 
-// Writes the streams of `format`, one of import_formats(w), each exactly as large as Format::stream_bytes says.
-// Scales keep their value: a bf16 scale that a half does not hold exactly (a magnitude above 65504, or below 2^-17 and
-// not a multiple of 2^-24) is an Error (unsupported) naming the element, but for int4_row, whose scales are floats.
+// Writes the streams of `format`, one of import_formats(w), each exactly as large as Format::stream_bytes says. Scales
+// keep their value. If a half cannot represent a bf16 scale exactly (a magnitude above 65504, or below 2^-17 and not a
+// multiple of 2^-24), Error (unsupported) names the element, except for int4_row, whose scales are floats.
 TILEWRIGHT_EXPORT void import_weights(const CheckpointWeight& w, Format format, std::span<std::byte> data,
                                       std::span<std::byte> scales);
 
-// What an exported CheckpointWeight looks at.
+// The memory of an exported CheckpointWeight.
 struct CheckpointBytes {
   std::vector<std::byte> codes = {}, zeros = {}, scales = {}, g_idx = {};
 };
 
-// The inverse. `like` says packing, bits, n, k, group and the type of the scales; `order` is import_order()'s, or
-// empty. Returns `like` with its tensors in `to`. gptq always gets a g_idx, compressed_tensors only with an order, and
-// zero points unless the format is symmetric. Throws Error (unsupported) where the packing cannot hold the weight: a
-// scale that its type rounds, scales that differ within a group, a zero point that is no code, other bits than the
-// format's codes have, an order in awq.
+// The inverse. `like` states packing, bits, n, k, group and the type of the scales; `order` is the result of
+// import_order(), or empty. Returns `like` with its tensors in `to`. gptq always gets a g_idx, compressed_tensors only
+// if there is an order. compressed_tensors gets zero points unless the format is symmetric. Throws Error (unsupported)
+// if the packing cannot store the weight: a scale that its type would round, scales that differ within a group, a zero
+// point that is not a code, a different number of bits from the format's codes, or an order with awq.
 TILEWRIGHT_EXPORT CheckpointWeight export_weights(Format format, std::span<const std::byte> data,
                                                   std::span<const std::byte> scales, const CheckpointWeight& like,
                                                   std::span<const std::int32_t> order, CheckpointBytes& to);
 
-// A linear layer that bitsandbytes quantized to NF4, by the names that its state has in a checkpoint. All tensors are
+// A linear layer that bitsandbytes quantized to NF4, with the names of its tensors in a checkpoint. All tensors are
 // little-endian and without padding, of any alignment. With double quantization (bnb_4bit_use_double_quant) absmax is
 // codes of one byte: absmax = nested_quant_map[code] * nested_absmax + nested_offset.
 struct BitsandbytesWeight {
   std::int64_t n = 0, k = 0;                  // output features; reduction, a multiple of 64
-  std::int64_t blocksize = 64;                // elements under one absmax: a multiple of 64
+  std::int64_t blocksize = 64;                // elements that share an absmax: a multiple of 64
   std::span<const std::byte> weight = {};     // n k / 2 bytes, whatever type they were stored as
   std::span<const std::byte> absmax = {};     // ceil(n k / blocksize) floats; if nested_absmax is given, bytes
-  std::span<const std::byte> quant_map = {};  // 16 floats, NF4's; may be left out
+  std::span<const std::byte> quant_map = {};  // NF4's 16 floats; optional
   std::span<const std::byte> nested_absmax = {}, nested_quant_map = {};  // floats: one a nested_blocksize; 256
   std::int64_t nested_blocksize = 256;                                   // absmaxes under one of nested_absmax
   float nested_offset = 0;
 };
 
-// Writes the streams of format nf4, each exactly as large as Format::stream_bytes says: the scales are the floats that
-// bitsandbytes dequantizes with, bit for bit. Throws Error, naming the tensor: invalid_argument if it is not as large
-// as n, k and the block sizes make it, unsupported if quant_map is another table than NF4's (FP4's, say).
+// Writes the streams of format nf4, each of exactly Format::stream_bytes. The scales equal the floats with which
+// bitsandbytes dequantizes, bit for bit. Throws Error, which names the tensor: invalid_argument if its size contradicts
+// n, k and the block sizes, unsupported if quant_map is not NF4's table (but FP4's, for example).
 TILEWRIGHT_EXPORT void import_bitsandbytes(const BitsandbytesWeight& w, std::span<std::byte> data,
                                            std::span<std::byte> scales);
 
@@ -128,13 +128,13 @@ struct BitnetWeight {
                                            // "bitlinear", the default there, divides by it
 };
 
-// Writes the streams of format ternary_row, each exactly as large as Format::stream_bytes says; all rows' scales are
-// weight_scale, or its inverse in single precision. Throws Error (invalid_argument) for sizes, a code of 3, or a scale
-// that is not finite.
+// Writes the streams of format ternary_row, each of exactly Format::stream_bytes. The scale of every row is
+// weight_scale, or its inverse in single precision. Throws Error (invalid_argument) for wrong sizes, a code of 3, or a
+// scale that is not finite.
 TILEWRIGHT_EXPORT void import_bitnet(const BitnetWeight& w, std::span<std::byte> data, std::span<std::byte> scales);
 
-// Row i of `to` is row order[i] of `from`, of order.size() rows of `cols` elements: a layer's output features in the
-// order in which the next one wants its x. A bias has one column. The two must not overlap.
+// Copies order.size() rows of `cols` elements: row i of `to` is row order[i] of `from`. Use it to bring a layer's
+// output features into the order of the next layer's x. A bias has one column. The two must not overlap.
 TILEWRIGHT_EXPORT void gather_rows(Format format, std::int64_t cols, std::span<const std::int32_t> order, Operand from,
                                    MutableOperand to);
 

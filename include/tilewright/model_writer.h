@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What SafetensorsWriter and GgufWriter have in common: a model file whose tensors are declared first and streamed
-// then. Until finish() the bytes are in PATH.part, whose first eight bytes are zero, so that neither name nor content
-// looks like a whole model; finish() completes it, flushes it to the disk and renames it to PATH, replacing what is
-// there. A writer that is destroyed before removes PATH.part, unless it was resumed or keep_part() was called. Space is
-// reserved at the start, so a full disk is an error before the work and not after it. PATH.part is locked: a second
-// process is refused.
-// Functions throw Error (io) naming the file, (invalid_argument) for what does not fit the declaration. Not
+// The base of SafetensorsWriter and GgufWriter: a model file whose tensors are first declared, then written piece by
+// piece. Until finish() the bytes are in PATH.part, whose first eight bytes are zero, so that neither its name nor its
+// content looks like a complete model. finish() completes the file, flushes it to the disk and renames it to PATH,
+// replacing any file there. If a writer is destroyed earlier, it removes PATH.part, unless it was resumed or
+// keep_part() was called. Space is reserved at the start, so a full disk is an error before the work. PATH.part is
+// locked against a second process.
+// Functions throw Error: io, which names the file; invalid_argument if something does not match the declaration. Not
 // thread-safe.
 #pragma once
 
@@ -23,24 +23,24 @@ namespace tilewright {
 
 class TILEWRIGHT_EXPORT ModelWriter {
  public:
-  // resume: PATH.part must be there, as long as declared and with the header that the declaration makes; its tensors
-  // are taken over by skip(). Otherwise Error (invalid_argument).
+  // resume: PATH.part must exist and have the declared size and header, else Error (invalid_argument). Use skip() to
+  // keep its tensors.
   enum class Start { create, resume };
 
   ModelWriter(ModelWriter&&) noexcept;
   ModelWriter& operator=(ModelWriter&&) = delete;
   virtual ~ModelWriter();
 
-  // The next bytes of a tensor; tensors may come in any order and take turns.
+  // Writes the next bytes of a tensor. Tensors may be written in any order, also alternately.
   void write(std::string_view tensor, std::span<const std::byte> bytes);
-  // The tensor's bytes are those that PATH.part has: whoever resumes has compared them with what it knows of them.
+  // Keeps the bytes that PATH.part has for this tensor. The caller must have verified them.
   void skip(std::string_view tensor);
-  // What PATH.part has of a tensor, `to.size()` bytes from `first` on.
+  // Reads bytes of a tensor from PATH.part, `to.size()` bytes from `first` on.
   void read(std::string_view tensor, std::uint64_t first, std::span<std::byte> to) const;
   std::uint64_t bytes(std::string_view tensor) const;
 
-  void sync();       // what was written has reached the disk
-  void keep_part();  // if it is not finished, so that it can be resumed
+  void sync();       // returns when all written bytes are on the disk
+  void keep_part();  // do not remove an unfinished file, so that it can be resumed
   // Throws Error (invalid_argument) naming a tensor whose bytes are not complete.
   void finish();
 

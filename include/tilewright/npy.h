@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of NumPy's .npy files: one array of floats in C order. A file is input from strangers, and what it
-// says is checked before it is used. Versions 1.0, 2.0 and 3.0 of the format are read, as numpy.lib.format documents
-// them, with these types of elements:
+// A strict reader of NumPy's .npy files with one array of floats in C order. Files are untrusted: everything is checked
+// before use. The reader supports versions 1.0, 2.0 and 3.0 of the format, as numpy.lib.format documents them, with
+// these types of elements:
 //
 //   <f2  <f4  <f8    IEEE half, single and double precision, little-endian
 //   <V2              bfloat16, which is what the package ml_dtypes calls its type in such files. NumPy's own untyped
 //                    bytes are |V2 and are refused
 //
-// Refused besides: other types, big-endian numbers, Fortran order, keys that are missing, unknown or occur twice, and
-// bytes after the array. Every refusal is an Error naming the field and what the file says: invalid_argument, or
-// unsupported for what NumPy may write and this does not read, too_large beyond a stated limit, io when the file cannot
-// be read. Thread-safe once opened.
+// It refuses other types, big-endian numbers, Fortran order, keys that are missing, unknown or duplicate, and bytes
+// after the array. If it refuses a file, an Error names the field and its value: invalid_argument, unsupported for
+// files that NumPy may write but this reader does not support, too_large beyond a stated limit, io if the file cannot
+// be read. An open reader is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -37,12 +37,13 @@ class TILEWRIGHT_EXPORT Npy {
   explicit Npy(std::unique_ptr<ByteSource> source);
 
   std::string_view dtype() const { return dtype_; }    // as the file says: "<f4"
-  std::string_view format() const { return format_; }  // f16, f32, bf16; empty for <f8, which Tilewright has not
+  std::string_view format() const { return format_; }  // f16, f32, bf16; empty for <f8, which has no format
   const std::vector<std::int64_t>& shape() const { return shape_; }  // outermost first; {}: one element
   std::uint64_t offset() const { return offset_; }                   // of the array in the file
   std::uint64_t bytes() const { return bytes_; }                     // of the array
 
-  // `to.size()` bytes of the array from `first` on. Throws Error (invalid_argument) if it has fewer, or (io).
+  // Reads `to.size()` bytes of the array from `first` on. Throws Error (invalid_argument) if it has fewer bytes, or
+  // (io).
   void read(std::uint64_t first, std::span<std::byte> to) const;
 
  private:

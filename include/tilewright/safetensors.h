@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A strict reader of safetensors: tensor infos, tensor bytes and metadata; and a writer. A file is input from
-// strangers. What the format's own implementation refuses is refused: a header beyond 100 MB, offsets that run
-// backwards, tensors that overlap, leave a hole or do not fill the file to its end, a size that is not what dtype and
-// shape make it. Names that occur twice and fields the format does not have are refused besides. Tensors may be listed
-// in any order. Every refusal is an Error naming the field and its value: invalid_argument for what the file says,
-// too_large beyond a stated limit, io when it cannot be read. The reader is thread-safe once opened.
+// A strict reader of safetensors (tensor infos, tensor bytes and metadata) and a writer. Files are untrusted. The
+// reader refuses everything that the format's own implementation refuses: a header of more than 100 MB, offsets that
+// run backwards, tensors that overlap, leave a hole or do not fill the file to its end, and a size that contradicts
+// dtype and shape. It also refuses duplicate names and unknown fields. Tensors may be listed in any order. If it
+// refuses a file, an Error names the field and its value: invalid_argument for the contents, too_large beyond a stated
+// limit, io if the file cannot be read. An open reader is thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ namespace tilewright {
 struct TILEWRIGHT_EXPORT SafetensorsTensor {
   std::string name = {};
   std::string_view dtype = {};   // as the file says: "BF16"
-  std::string_view format = {};  // Tilewright's name of the same bytes, empty when it has none
+  std::string_view format = {};  // Tilewright's format with the same bytes; empty if there is none
   std::vector<std::int64_t> shape =
       {};                    // outermost first, row-major; a weight w[N, K] has shape {N, K}; {}: one element
   std::uint64_t offset = 0;  // from the start of the file
   std::uint64_t bytes = 0;
 
-  std::int64_t cols() const;  // the last extent, 1 of a scalar
+  std::int64_t cols() const;  // the last extent; 1 for a scalar
   std::int64_t rows() const;  // product of the others
 };
 
@@ -47,14 +47,14 @@ class TILEWRIGHT_EXPORT Safetensors {
   explicit Safetensors(std::unique_ptr<ByteSource> source);
 
   std::span<const SafetensorsTensor> tensors() const { return tensors_; }  // by offset
-  const SafetensorsTensor* find(std::string_view name) const;              // null when there is none
-  const SafetensorsTensor& tensor(std::string_view name) const;            // throws Error naming some that exist
+  const SafetensorsTensor* find(std::string_view name) const;              // null if there is none
+  const SafetensorsTensor& tensor(std::string_view name) const;            // throws Error, which names existing ones
   const std::vector<std::pair<std::string, std::string>>& metadata() const { return metadata_; }
-  const std::string* value(std::string_view key) const;  // of the metadata; null when there is none
+  const std::string* value(std::string_view key) const;  // of the metadata; null if there is none
 
   std::vector<std::byte> read(const SafetensorsTensor& tensor) const;  // throws Error (io)
-  // `to.size()` bytes of the tensor from `first` on: a part, or into memory of the caller's. Throws Error
-  // (invalid_argument) if the tensor has fewer.
+  // Reads `to.size()` bytes of the tensor from `first` on, into the caller's memory. Throws Error (invalid_argument) if
+  // the tensor has fewer bytes.
   void read(const SafetensorsTensor& tensor, std::uint64_t first, std::span<std::byte> to) const;
 
  private:
@@ -69,10 +69,10 @@ struct TILEWRIGHT_EXPORT SafetensorsInfo {
   std::vector<std::int64_t> shape = {};
 };
 
-// Writes what the reference implementation would: wider dtypes first and names in order within one, so that every
-// tensor is aligned, a header without spaces, padded to a multiple of eight bytes. Metadata keep their order. Throws
-// Error (invalid_argument) for an unknown dtype, a name twice, text that is not UTF-8, a negative extent, elements of
-// less than a byte that do not fill whole ones, (too_large) beyond SafetensorsLimits.
+// Writes the same bytes as the reference implementation. Wider dtypes come first, so that every tensor is aligned, and
+// names are sorted within a dtype. The header has no spaces and is padded to a multiple of eight bytes. Metadata keep
+// their order. Throws Error: invalid_argument for an unknown dtype, a duplicate name, text that is not UTF-8, a
+// negative extent, or elements of less than a byte that do not fill whole bytes; too_large beyond SafetensorsLimits.
 class TILEWRIGHT_EXPORT SafetensorsWriter : public ModelWriter {
  public:
   SafetensorsWriter(const std::string& path, std::vector<SafetensorsInfo> tensors,
@@ -83,8 +83,8 @@ class TILEWRIGHT_EXPORT SafetensorsWriter : public ModelWriter {
   SafetensorsWriter(const std::string& path, Layout layout, Start start);
 };
 
-// A tensor for CheckpointWeight: `bytes` are what read() gave, and must outlive it. Throws Error (unsupported) unless
-// it is I32, F16 or BF16 and has one or two dimensions.
+// A tensor for CheckpointWeight. `bytes` are the result of read() and must outlive it. Throws Error (unsupported)
+// unless the tensor is I32, F16 or BF16 and has one or two dimensions.
 TILEWRIGHT_EXPORT CheckpointTensor checkpoint_tensor(const SafetensorsTensor& tensor, std::span<const std::byte> bytes);
 
 }  // namespace tilewright
