@@ -3,6 +3,7 @@
 find_program(TILEWRIGHT_PYTHON python3)
 if(TILEWRIGHT_PYTHON)
   add_test(NAME readme_check COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/readme/check_test.py ${CMAKE_CXX_COMPILER})
+  add_test(NAME dev_help COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/readme/dev_test.py)
 endif()
 if(TARGET tilewright_cli AND TILEWRIGHT_TEST_PREFIX AND TILEWRIGHT_PYTHON)
   add_test(NAME readme COMMAND ${TILEWRIGHT_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/readme/check.py
