@@ -58,6 +58,9 @@ struct Engine::Impl {
                                   bool bucket_only);
   // The choice for a problem that has none of its own, measured here for another one of its size bucket.
   std::optional<tuner::Near> tuned_in_bucket(const Problem& problem, const Device& device);
+  // Of every device of the target. (explain.cpp)
+  std::vector<Explanation::Stored> stored_choices(const Problem& problem, const Arch& arch);
+  std::string binary_state(const Source& source, const Arch& arch);  // Explanation::binary
   // The candidates that prepare() tries, in order: stored, a neighbour's, prewarmed, ranked, and the reference last.
   // Throws Error (unsupported) if there is nothing, or if every kernel was found wrong here.
   tuner::Choices choices(const Problem& problem, const Device& device);

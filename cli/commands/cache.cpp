@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <set>
 
 #include "cli/command.h"
 
@@ -13,7 +15,7 @@ namespace tilewright::cli {
 namespace {
 
 struct CacheArgs {
-  std::string kind, id, file, arch, part;
+  std::string kind, id, file, arch, device, part;
   std::vector<std::string> files;
   int limit = 0;
   std::int64_t max_bytes = -1;
@@ -237,7 +239,17 @@ Json json(const Explanation& e, bool keys) {
                                   {"measured_for", e.measured_for.empty() ? Json() : Json(e.measured_for)}}
                            : Json();
   out["binary"] = e.binary.empty() ? Json() : Json(e.binary);
+  out["device"] = e.device;
   Json ranges = Json::array(), outcomes = Json::array(), ranking = Json::array(), families = Json::array();
+  Json stored = Json::array(), prewarmed = Json::array();
+  for (const Explanation::Stored& s : e.stored)
+    stored.push_back({{"device", s.device},
+                      {"candidate", s.candidate.text()},
+                      {"microseconds", s.microseconds},
+                      {"measured_for", s.measured_for},
+                      {"imported", s.imported},
+                      {"binary", s.binary}});
+  for (const Candidate& c : e.prewarmed) prewarmed.push_back(c.text());
   for (const RowRange& r : e.ranges) ranges.push_back(cli::json(r));
   for (const Outcome& o : e.outcomes)
     outcomes.push_back({{"candidate", o.candidate.text()},
@@ -258,6 +270,8 @@ Json json(const Explanation& e, bool keys) {
     families.push_back({{"family", f.family},
                         {"candidates", f.candidates},
                         {"why_not", f.why_not.empty() ? Json() : Json(f.why_not)}});
+  out["stored"] = stored;
+  out["prewarmed"] = prewarmed;
   out["ranges"] = ranges;
   out["measurements"] = outcomes;
   out["ranking"] = ranking;
@@ -269,11 +283,34 @@ Json json(const Explanation& e, bool keys) {
   return out;
 }
 
-int run_explain(const Context& context, const CacheArgs& args) {
-  Options options = context.options();
-  options.cache_read_only = true;
-  const Problem problem = args.problem.parse();
-  const Arch& target = arch_or_device(args.arch, options);
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+// The target of a GPU that need not be here: a chip that is known, or a device that the cache has choices of.
+const Arch& arch_of_absent(Engine& engine, const std::string& name) {
+  if (const Arch* chip = arch_of_chip(name)) return *chip;
+  std::set<std::string> known;
+  for (const auto& [key, row] : engine.store().all_choices()) {
+    std::string device, target;
+    for (const auto& [tag, value] : key.fields()) {
+      if (tag == "device") device = value;
+      if (tag == "target") target = value;
+    }
+    if (device.empty()) continue;
+    if (lower(device).find(lower(name)) != std::string::npos) return arch(target);
+    known.insert(device);
+  }
+  throw Error(ErrorCode::invalid_argument, "--device", name,
+              fmt::format("cpu, the ordinal of a GPU, a chip such as H100, or part of the name of a device that the "
+                          "cache has choices of ({}); --arch names a target",
+                          known.empty() ? "none" : fmt::format("{}", fmt::join(known, ", "))));
+}
+
+// The device to explain for, if it is here.
+std::optional<Device> present(const Arch& target, const Options& options) {
   std::optional<Device> device;
   if (target.cpu) try {
       device = Device::open_cpu({.parallel_for = {}, .target = target.name});
@@ -282,7 +319,23 @@ int run_explain(const Context& context, const CacheArgs& args) {
   else if (Device::count(options.driver) > 0)
     device = Device::open(0, options.driver);
   if (device && std::string_view(device->arch().name) != target.name) device.reset();
-  const Engine engine(std::move(options));
+  return device;
+}
+
+int run_explain(const Context& context, const CacheArgs& args) {
+  Options options = context.options();
+  options.cache_read_only = true;
+  const Problem problem = args.problem.parse();
+  const std::string& named = args.device;
+  const bool here = named == "cpu" || named.starts_with("cpu:") ||
+                    (!named.empty() && named.find_first_not_of("0123456789") == std::string::npos);
+  Engine engine(options);
+  std::optional<Device> device;
+  if (here) device = need_device(named, options, "explain");
+  const Arch& target = device          ? arch(device->arch().name)
+                       : named.empty() ? arch_or_device(args.arch, options)
+                                       : arch_of_absent(engine, named);
+  if (!device) device = present(target, options);
   const Explanation explanation = engine.explanation(problem, target, device ? &*device : nullptr);
   if (context.json)
     print_json(json(explanation, context.verbose));
@@ -334,7 +387,14 @@ void add_cache(Context& context) {
   from_files("merge", "Take everything from files that you trust; the faster choice wins", true);
   CLI::App* explain = add("explain", "Say why a problem gets the kernel it gets; -v with the keys", run_explain);
   add_problem(explain, args->problem, true);
-  explain->add_option("--arch", args->arch, "Target, e.g. sm_90a or cpu (default: this machine's GPU)");
+  CLI::Option* arch =
+      explain->add_option("--arch", args->arch, "Target, e.g. sm_90a or cpu (default: this machine's GPU)");
+  explain
+      ->add_option(
+          "--device", args->device,
+          "cpu, the ordinal of a GPU, or a GPU by name that need not be here: H100, or one that the cache knows")
+      ->excludes(arch)
+      ->check(not_empty());
 }
 
 }  // namespace tilewright::cli

@@ -54,6 +54,10 @@ TILEWRIGHT_EXPORT const Arch& host_arch();
 // By name ("sm_90a", "x86-64-v3"). Throws Error (invalid_argument, lists the names).
 TILEWRIGHT_EXPORT const Arch& arch(std::string_view name);
 
+// The row of a GPU or generation by a name that people know, or of a compute capability however it is written: "H100",
+// "hopper", "9.0", "sm90". Null if there is none.
+TILEWRIGHT_EXPORT const Arch* arch_of_chip(std::string_view name);
+
 // The row for a device's compute capability. A chip newer than the table gets the nearest lower row of its major
 // version whose name has no feature suffix; null when there is none.
 TILEWRIGHT_EXPORT const Arch* arch_for(int major, int minor);

@@ -81,18 +81,28 @@ struct TILEWRIGHT_EXPORT Explanation {
     std::size_t candidates = 0;
     std::string why_not = {};  // empty if it takes the problem
   };
+  struct Stored {  // a choice of some device of the target
+    std::string device = {};
+    Candidate candidate = {};
+    double microseconds = 0;
+    std::string measured_for = {};  // the problem
+    bool imported = false;
+    std::string binary = {};  // "stored", "not compiled yet", or why the candidate cannot be used any more
+  };
   std::string problem = {}, bucket = {}, target = {};
-  std::string cache = {};              // path
-  bool cache_degraded = false;         // in memory, although a file was asked for
-  bool device = false;                 // explained for a device, which stored choices belong to
-  std::optional<Choice> choice = {};   // unset: no kernel takes the problem
-  std::string measured_for = {};       // the problem of the same bucket whose measurement answers; empty: its own
-  std::vector<RowRange> ranges = {};   // of a device: what serves which number of rows
-  std::optional<Key> choice_key = {};  // of a device
-  std::vector<Outcome> outcomes = {};  // on this device, with this driver and compiler
-  std::string binary = {};             // "stored", "not compiled yet", ...
-  std::optional<Key> binary_key = {};  // of the choice
-  std::vector<Ranked> ranking = {};    // all candidates, best first
+  std::string cache = {};                 // path
+  bool cache_degraded = false;            // in memory, although a file was asked for
+  bool device = false;                    // explained for a device, which stored choices belong to
+  std::vector<Stored> stored = {};        // without a device: what is known of the target's devices
+  std::vector<Candidate> prewarmed = {};  // without a device: what prewarm() compiled for the target
+  std::optional<Choice> choice = {};      // unset: no kernel takes the problem
+  std::string measured_for = {};          // the problem of the same bucket whose measurement answers; empty: its own
+  std::vector<RowRange> ranges = {};      // of a device: what serves which number of rows
+  std::optional<Key> choice_key = {};     // of a device
+  std::vector<Outcome> outcomes = {};     // on this device, with this driver and compiler
+  std::string binary = {};                // "stored", "not compiled yet", ...
+  std::optional<Key> binary_key = {};     // of the choice
+  std::vector<Ranked> ranking = {};       // all candidates, best first
   std::vector<FamilyAnswer> families = {};
 
   // Several readable lines. `keys`: with the keys, hashes included.

@@ -2,6 +2,7 @@
 // The cache commands, and what other commands do to the file of --cache.
 #include <sqlite3.h>
 #include <tilewright/store.h>
+#include <tilewright/version.h>
 
 #include <map>
 #include <tuple>
@@ -228,6 +229,48 @@ TEST_CASE("cli: explain gives fields, and keys with -v") {
   CHECK(keys["choice_key"].is_null());
   CHECK(tool(explain).out.find("binary key") == std::string::npos);
   CHECK(tool(explain + "-v").out.find("binary key") != std::string::npos);
+}
+
+TEST_CASE("cli: explain for a GPU that is absent says what the store has of it, and measures nothing") {
+  const std::string flag = cache_flag("absent.db");
+  const std::string explain = std::string("cache explain ") + kGemm + flag;
+  const Json empty = tool(explain + "--json --device H100").json();
+  CHECK(empty["arch"] == "sm_90a");
+  CHECK(empty["device"] == false);
+  CHECK(empty["stored"].empty());
+  CHECK(empty["prewarmed"].empty());
+  CHECK(tool(explain + "--arch sm_90a").out.find("stored choices: none of any device\nprewarmed: nothing\n") !=
+        std::string::npos);
+  const std::string second = empty["ranking"][1]["candidate"];
+  {
+    tilewright::StoreOptions o;
+    o.path = scratch() / "absent.db";
+    tilewright::Store store(o);
+    tilewright::Key key;
+    key.add("kind", "choice").add("device", "NVIDIA H100 80GB HBM3").add("sms", 132).add("l2", 50 << 20);
+    key.add("target", "sm_90a").add("library", TILEWRIGHT_VERSION_STRING);
+    tilewright::StoredChoice choice;
+    choice.problem = empty["bucket"];
+    choice.candidate = tilewright::Candidate::parse(second);
+    choice.microseconds = 12.5;
+    REQUIRE(store.put_choice(key, choice));
+  }
+  for (const char* named : {"--device H100", "--device 'h100 80gb'", "--arch sm_90a"}) {
+    const Json known = tool(explain + "--json " + named).json();
+    REQUIRE(known["stored"].size() == 1);
+    CHECK(known["stored"][0]["device"] == "NVIDIA H100 80GB HBM3");
+    CHECK(known["stored"][0]["candidate"] == second);
+    CHECK(known["stored"][0]["microseconds"] == 12.5);
+    CHECK(known["stored"][0]["binary"] == "not compiled yet");
+    CHECK(known["choice"]["grade"] == "ranked");  // no device is here that the stored choice is for
+    CHECK(known["measurements"].empty());
+  }
+  CHECK(
+      tool(explain + "--device H100").out.find("  NVIDIA H100 80GB HBM3: " + second + ", 12.50 us; not compiled yet") !=
+      std::string::npos);
+  refused(explain + "--device nonesuch", 1, "NVIDIA H100 80GB HBM3");
+  refused(explain + "--device H100 --arch sm_90a", 1, "--arch");
+  refused(explain + "--device 0", 4, "explain needs an NVIDIA GPU");
 }
 
 TEST_CASE("cli: merge and import take several files, and say why rows are refused") {

@@ -2,6 +2,8 @@
 // Why this kernel: what `tilewright cache explain` shows.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <tilewright/error.h>
 
 #include "templates/common/families.h"
@@ -81,6 +83,19 @@ std::string outcomes_text(const std::vector<Outcome>& outcomes) {
   return out.empty() ? "measurements: none on this device, driver and compiler\n" : "measurements:\n" + out;
 }
 
+std::string stored_text(const Explanation& e) {
+  std::string out = fmt::format("device: none of {} was given; the ranking is for a typical one\n", e.target);
+  out += e.stored.empty() ? "stored choices: none of any device\n" : "stored choices, each for its device:\n";
+  for (const Explanation::Stored& s : e.stored)
+    out += fmt::format("  {}: {}{}{}; {}\n", s.device, s.candidate.text(),
+                       s.microseconds > 0 ? fmt::format(", {:.2f} us", s.microseconds) : "",
+                       s.imported ? ", imported" : "", s.binary) +
+           (s.measured_for == e.problem ? "" : fmt::format("    measured for {}\n", s.measured_for));
+  out += e.prewarmed.empty() ? "prewarmed: nothing\n" : "prewarmed (compiled and stored, not measured):\n";
+  for (const Candidate& c : e.prewarmed) out += fmt::format("  {}\n", c.text());
+  return out;
+}
+
 std::string choice_text(const Explanation& e) {
   if (!e.choice) return "choice: none\n";
   if (!e.device)
@@ -97,6 +112,7 @@ std::string choice_text(const Explanation& e) {
 std::string Explanation::text(bool keys) const {
   std::string out = fmt::format("problem: {}\nbucket: {}\ntarget: {}\ncache: {}{}\n", problem, bucket, target, cache,
                                 cache_degraded ? " (unusable: in memory)" : "");
+  if (!device) out += stored_text(*this);
   out += choice_text(*this);
   if (!measured_for.empty()) out += fmt::format("measured for: {}\n", measured_for);
   if (!ranges.empty()) out += ranges_text(ranges);
@@ -107,6 +123,33 @@ std::string Explanation::text(bool keys) const {
     out += fmt::format("binary key {}:\n{}", binary_key->hash().substr(0, 12), indented(binary_key->transcript()));
   if (!ranking.empty()) out += ranking_text(ranking);
   return out + families_text(families);
+}
+
+std::string Engine::Impl::binary_state(const Source& source, const Arch& arch) {
+  return builder.find(builder.key(source, arch)) ? "stored"
+         : builder.find(source, arch, nullptr)   ? "stored, as another NVRTC compiled it"
+                                                 : "not compiled yet";
+}
+
+std::vector<Explanation::Stored> Engine::Impl::stored_choices(const Problem& problem, const Arch& arch) {
+  std::vector<Explanation::Stored> found;
+  for (const auto& [key, row] : store.all_choices({.target = arch.name})) {
+    const auto field = [&, &fields = key.fields()](std::string_view tag) {
+      const auto at = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f.first == tag; });
+      return at == fields.end() ? std::string() : at->second;
+    };
+    if (field("device").empty() || field("library") != tuner::kLibraryVersion) continue;
+    try {
+      const Problem other = Problem::parse(row.problem);
+      if (other != problem && !problem.same_size_bucket(other)) continue;
+      const std::string why = illegal(problem, arch, row.candidate);
+      found.push_back({field("device"), row.candidate, row.microseconds, row.problem, row.imported,
+                       why.empty() ? binary_state(source(problem, arch, row.candidate), arch) : "unusable: " + why});
+    } catch (const Error&) {
+      // Written by a version that knew other problems.
+    }
+  }
+  return found;
 }
 
 Explanation Engine::explanation(const Problem& asked, const Arch& arch, const Device* device) const {
@@ -142,12 +185,12 @@ Explanation Engine::explanation(const Problem& asked, const Arch& arch, const De
                                        near ? near->row.problem : problem.text());
   } else {
     e.choice = Choice{ranked.front().candidate, Grade::ranked, 0};
+    e.stored = impl_->stored_choices(problem, arch);
+    e.prewarmed = impl_->prewarmed(problem, arch);
   }
   const Source source = impl_->source(problem, arch, e.choice->candidate);
   e.binary_key = impl_->builder.key(source, arch);
-  e.binary = impl_->builder.find(*e.binary_key)           ? "stored"
-             : impl_->builder.find(source, arch, nullptr) ? "stored, as another NVRTC compiled it"
-                                                          : "not compiled yet";
+  e.binary = impl_->binary_state(source, arch);
   return e;
 }
 

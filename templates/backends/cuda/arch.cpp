@@ -62,28 +62,6 @@ constexpr std::pair<std::string_view, std::string_view> kChips[] = {
     {"rtx5090", "sm_120a"}, {"gb10", "sm_121a"},
 };
 
-// The target that a name means which is none of the table's: a chip's, or a compute capability however it is written
-// ("sm90", "compute_90", "9.0", "90a"). Empty if there is no such row.
-std::string_view chip(std::string_view name) {
-  std::string plain;
-  for (const char c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)))
-      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  for (const auto& [known, target] : kChips)
-    if (plain == known) return target;
-  const std::size_t digits = plain.find_first_of("0123456789");
-  const std::string prefix = plain.substr(0, digits);
-  if (digits == std::string::npos || !(prefix.empty() || prefix == "sm" || prefix == "compute" || prefix == "cc"))
-    return {};
-  int capability = 0;
-  const char* const end = plain.data() + plain.size();
-  const auto [rest, error] = std::from_chars(plain.data() + digits, end, capability);
-  if (error != std::errc() || end - rest > 1) return {};
-  for (const Arch& a : kArchs)
-    if (10 * a.major + a.minor == capability) return arch_for(a.major, a.minor)->name;
-  return {};
-}
-
 }  // namespace
 
 std::span<const Arch> archs() { return kArchs; }
@@ -95,10 +73,30 @@ const Arch& arch(std::string_view name) {
       if (name == a.name) return a;
       names.push_back(a.name);
     }
-  std::string_view meant = chip(name);
-  if (meant.empty()) meant = nearest(name, names);
+  const Arch* chip = arch_of_chip(name);
+  const std::string_view meant = chip ? chip->name : nearest(name, names);
   throw Error(ErrorCode::invalid_argument, "arch", std::string(name),
               fmt::format("one of {}{}", fmt::join(names, " "), did_you_mean(meant)));
+}
+
+const Arch* arch_of_chip(std::string_view name) {
+  std::string plain;
+  for (const char c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      plain += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const auto& [known, target] : kChips)
+    if (plain == known) return &arch(target);
+  const std::size_t digits = plain.find_first_of("0123456789");
+  const std::string prefix = plain.substr(0, digits);
+  if (digits == std::string::npos || !(prefix.empty() || prefix == "sm" || prefix == "compute" || prefix == "cc"))
+    return nullptr;
+  int capability = 0;
+  const char* const end = plain.data() + plain.size();
+  const auto [rest, error] = std::from_chars(plain.data() + digits, end, capability);
+  if (error != std::errc() || end - rest > 1) return nullptr;
+  for (const Arch& a : kArchs)
+    if (10 * a.major + a.minor == capability) return arch_for(a.major, a.minor);
+  return nullptr;
 }
 
 const Arch* arch_for(int major, int minor) {
