@@ -75,6 +75,7 @@ constexpr Setting kSettings[] = {
     {"jobs", [](Options& o, const char* name, std::string_view value) { o.jobs = small_integer(name, value); }},
     FLAG(check_pointers),
     FLAG(log_launches),
+    TEXT(nvtx),
     {"log_level", [](Options& o, const char* name, std::string_view value) { o.log_level = level(name, value); }},
 };
 #undef TEXT

@@ -260,9 +260,9 @@ void launch_all(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream,
     launch_one(kernel, loaded, stream, args, rows, cols);
 }
 
-// The same, timed, for who listens. A capture is left as it would be.
-void launch_told(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
-                 std::int64_t rows, std::int64_t cols) {
+// The same, timed. A capture is left as it would be.
+void launch_timed(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                  std::int64_t rows, std::int64_t cols) {
   const Device device(kernel.device);
   double microseconds = 0;
   if (kernel.device->cpu) {
@@ -279,7 +279,22 @@ void launch_told(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream
     end.synchronize();
     microseconds = end.microseconds_since(start);
   }
-  kernel.launched(kernel.candidates[kernel.entry(rows)], rows, microseconds);
+  kernel.watch.launched(kernel.candidates[kernel.entry(rows)], rows, microseconds);
+}
+
+void launch_watched(const Kernel::Impl& kernel, const Loaded& loaded, Stream stream, const std::byte* args,
+                    std::int64_t rows, std::int64_t cols) {
+  struct Range {  // ends where a launch throws, too
+    explicit Range(const Nvtx& nvtx) : pop(nvtx.pop) {}
+    ~Range() {
+      if (pop) pop();
+    }
+    int (*const pop)();
+  };
+  const Watch& watch = kernel.watch;
+  if (watch.nvtx.push) watch.nvtx.push(watch.range_name(kernel.candidates[kernel.entry(rows)], rows).c_str());
+  const Range range(watch.nvtx);
+  (watch.launched ? launch_timed : launch_all)(kernel, loaded, stream, args, rows, cols);
 }
 
 void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args, std::int64_t rows, std::int64_t cols) {
@@ -302,8 +317,8 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   const std::byte* resolved = resolve_strides(kernel.contract, bytes, room);
   if (kernel.contract.overlap) check_overlap(*kernel.contract.overlap, resolved, rows);
   const Loaded& loaded = *kernel.loaded[kernel.entry(rows)];
-  if (kernel.launched) [[unlikely]]
-    launch_told(kernel, loaded, stream, resolved, rows, cols);
+  if (kernel.watched) [[unlikely]]
+    launch_watched(kernel, loaded, stream, resolved, rows, cols);
   else
     launch_all(kernel, loaded, stream, resolved, rows, cols);
 }

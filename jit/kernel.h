@@ -17,6 +17,7 @@
 
 #include "jit/driver.h"
 #include "jit/modules.h"
+#include "jit/nvtx.h"
 
 namespace tilewright {
 namespace jit {
@@ -65,9 +66,15 @@ struct Serving {
   std::array<std::uint8_t, kRowSteps> steps;  // the entry of each row step
   std::vector<WaveCost> beyond;               // the fastest serves what is above kMostStepRows; empty: the last step's
 };
-// Told of each launch and its microseconds, 0 where they cannot be known. Empty: nothing is timed.
-using Launched = std::function<void(const Candidate& candidate, std::int64_t rows, double microseconds)>;
-Kernel make_kernel(const Device& device, Serving serving, Contract contract, Launched launched = {});
+// Who follows launches. By default nobody, which costs a launch one comparison.
+struct Watch {
+  // Told of each launch and its microseconds, 0 where they cannot be known. Empty: nothing is timed.
+  std::function<void(const Candidate& candidate, std::int64_t rows, double microseconds)> launched = {};
+  Nvtx nvtx = {};  // without functions: no ranges
+  std::function<std::string(const Candidate& candidate, std::int64_t rows)> range_name = {};
+  bool on() const { return launched || nvtx.push; }
+};
+Kernel make_kernel(const Device& device, Serving serving, Contract contract, Watch watch = {});
 
 // Why the device cannot use the binary, whatever a launch's contract is; empty if it can. Loads it.
 std::string load_refusal(const Device& device, const BinaryPtr& binary);
@@ -85,7 +92,8 @@ struct Kernel::Impl {
   Contract contract;
   std::size_t params_bytes = kUnknown;  // of the first parameter
   std::atomic<bool> ask_pointers{false};
-  jit::Launched launched = {};
+  jit::Watch watch = {};
+  bool watched = false;
 
   // Index into `loaded`.
   std::size_t entry(std::int64_t rows) const {

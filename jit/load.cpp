@@ -244,9 +244,10 @@ Loaded::Loaded(const std::shared_ptr<Device::Impl>& device, const BinaryPtr& bin
   ask_clusters(*this);
 }
 
-Kernel make_kernel(const Device& device, Serving serving, Contract contract, Launched launched) {
+Kernel make_kernel(const Device& device, Serving serving, Contract contract, Watch watch) {
   auto kernel = load_all(device, std::move(serving), std::move(contract));
-  kernel->launched = std::move(launched);
+  kernel->watched = watch.on();
+  kernel->watch = std::move(watch);
   return Kernel(std::move(kernel));
 }
 

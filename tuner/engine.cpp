@@ -102,6 +102,14 @@ Engine::Impl::Impl(Options given)
       recorder(options.record, log),
       prepared(static_cast<std::size_t>(options.prepared_cap)) {
   for (const std::string& warning : options.warnings) log.warn(warning);
+  if (options.nvtx.empty()) return;
+  std::string why;
+  nvtx = jit::Nvtx::open(options.nvtx, why);
+  if (!nvtx.push)
+    log.warn(
+        fmt::format("launches have no NVTX ranges, because no library of NVTX was opened; TILEWRIGHT_NVTX or "
+                    "Options::nvtx may name its path: {}",
+                    why));
 }
 
 Engine::Engine(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}

@@ -92,7 +92,7 @@ struct Engine::Impl {
   void teach_rows(const Problem& problem, const Device& device, const TuneReport& report);
 
   // ---- prepare.cpp
-  jit::Launched launch_log(const Problem& problem, const Device& device) const;
+  jit::Watch watch(const Problem& problem, const Device& device) const;
   Kernel assemble(const Problem& problem, const Device& device);
   // Binaries of the sources; compiled in parallel where neither memory nor the store has them. A failed one is null and
   // its error is in `errors`. Throws Error (would_tune) if compiling is needed and not allowed, naming the key (a
@@ -115,6 +115,7 @@ struct Engine::Impl {
   Options options;
   const std::shared_ptr<tuner::Log> shared_log;  // with kernels, where launches are logged
   tuner::Log& log = *shared_log;
+  jit::Nvtx nvtx;  // without functions: launches have no ranges
   Store store;
   tuner::Builder builder;
   tuner::Recorder recorder;

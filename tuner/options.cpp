@@ -193,6 +193,7 @@ Options Options::from_env() {
   if (auto v = read.number("TILEWRIGHT_JOBS", 1, kMostJobs)) o.jobs = static_cast<int>(*v);
   if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
   read.logging("TILEWRIGHT_LOG", o);
+  if (auto v = read.text("TILEWRIGHT_NVTX"); v && *v != "0") o.nvtx = *v;
   o.nvrtc_places = read_places(read);
   read.check_spelling();
   return o;

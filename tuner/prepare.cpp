@@ -105,14 +105,21 @@ void Engine::Impl::pass_over(const Problem& problem, const Device& device, const
   store.put_outcome(key, problem.text(), outcome, key.transcript());
 }
 
-jit::Launched Engine::Impl::launch_log(const Problem& problem, const Device& device) const {
-  // A Kernel may outlive its Engine, and then says nothing.
-  return [log = std::weak_ptr(shared_log), problem, where = device.name()](const Candidate& candidate,
-                                                                           std::int64_t rows, double microseconds) {
-    if (const auto still = log.lock())
-      still->launch(fmt::format("launch: {}; {}; {}; {}", problem.with_rows(rows).text(), candidate.text(),
-                                microseconds > 0 ? fmt::format("{:.2f} us", microseconds) : "not timed", where));
+jit::Watch Engine::Impl::watch(const Problem& problem, const Device& device) const {
+  const auto name = [problem](const Candidate& candidate, std::int64_t rows) {
+    return fmt::format("{}; {}", problem.with_rows(rows).text(), candidate.text());
   };
+  jit::Watch watch;
+  if (nvtx.push) watch.nvtx = nvtx, watch.range_name = name;
+  if (options.log_launches)
+    // A Kernel may outlive its Engine, and then says nothing.
+    watch.launched = [log = std::weak_ptr(shared_log), name, where = device.name()](
+                         const Candidate& candidate, std::int64_t rows, double microseconds) {
+      if (const auto still = log.lock())
+        still->launch(fmt::format("launch: {}; {}; {}", name(candidate, rows),
+                                  microseconds > 0 ? fmt::format("{:.2f} us", microseconds) : "not timed", where));
+    };
+  return watch;
 }
 
 Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
@@ -159,7 +166,7 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
                                          problem.text(), not_compiled));
     tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
     Kernel kernel = jit::make_kernel(device, tuner::serving_of(table, std::move(built), model), contract_for(problem),
-                                     options.log_launches ? launch_log(problem, device) : jit::Launched());
+                                     watch(problem, device));
     if (options.check_pointers) kernel.check_pointers(true);
     return kernel;
   }

@@ -48,15 +48,18 @@ struct TILEWRIGHT_EXPORT Options {
   // Every launch of a prepared kernel is logged, whatever log_level is: problem, kernel, time, device. On a GPU each
   // launch is then waited for, except under capture, where there is no time to report.
   bool log_launches = false;
+  // An NVTX range around every launch of a prepared kernel, named by problem and kernel, for Nsight and other
+  // profilers. "1" opens the loader's libnvToolsExt or libnvtx3interop; a path opens that library; empty: no ranges.
+  std::string nvtx = {};
 
   // TILEWRIGHT_CACHE, TILEWRIGHT_SHIPPED (colon-separated), TILEWRIGHT_CACHE_CAP (bytes),
   // TILEWRIGHT_ALLOW_SHARED (0|1), TILEWRIGHT_NVRTC, TILEWRIGHT_SAME_NVRTC (0|1), TILEWRIGHT_LLVM,
   // TILEWRIGHT_DRIVER, TILEWRIGHT_TEMPLATES, TILEWRIGHT_RECORD, TILEWRIGHT_TUNE (0|1), TILEWRIGHT_JOBS,
-  // TILEWRIGHT_CHECK_POINTERS (0|1), TILEWRIGHT_LOG (error|warn|info|debug, launch), XDG_CACHE_HOME, HOME. A value
-  // that cannot be used is ignored and named in `warnings`, as is a misspelt name. With TILEWRIGHT_LOG set, `log` is
-  // log_to_stderr, which a program may replace. nvrtc_places: VIRTUAL_ENV, CONDA_PREFIX,
-  // CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and $HOME/.local after
-  // them.
+  // TILEWRIGHT_CHECK_POINTERS (0|1), TILEWRIGHT_LOG (error|warn|info|debug, launch), TILEWRIGHT_NVTX (1 or a
+  // path), XDG_CACHE_HOME, HOME. A value that cannot be used is ignored and named in `warnings`, as is a misspelt name.
+  // With TILEWRIGHT_LOG set, `log` is log_to_stderr, which a program may replace. nvrtc_places: VIRTUAL_ENV,
+  // CONDA_PREFIX, CUDA_PATH and CUDA_HOME come before the system's places; the prefix of the python3 on PATH and
+  // $HOME/.local after them.
   static Options from_env();
   std::vector<std::string> warnings = {};  // what from_env() ignored; Engine logs them once
 };

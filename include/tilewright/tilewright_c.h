@@ -72,7 +72,7 @@ typedef enum tw_log_level { TW_LOG_ERROR = 0, TW_LOG_WARNING = 1, TW_LOG_INFO = 
 
 TW_API tw_status tw_options_create(tw_options** options, tw_error** error);
 /* The fields of Options by name: cache, cache_cap, prepared_cap, cache_read_only, allow_shared, nvrtc, same_nvrtc,
- * llvm, driver, templates, record, tune, compile, jobs, check_pointers, log_launches: text, decimal integers, 0 or 1.
+ * llvm, driver, templates, record, tune, compile, jobs, check_pointers, log_launches, nvtx: text, integers, 0 or 1.
  * shipped may be set several times, and an empty value removes what the environment had; log_level: error, warn, info,
  * debug. One thread. */
 TW_API tw_status tw_options_set(tw_options* options, const char* name, const char* value, tw_error** error);

@@ -111,9 +111,9 @@ class Engine(Handle):
 
     Options, on top of those of the environment: cache (a path, ":memory:"), shipped (paths), cache_cap (bytes),
     prepared_cap, cache_read_only, allow_shared, nvrtc (a path), llvm (a path), same_nvrtc, driver (a path), templates,
-    record, tune, compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), log_launches, and log: a
-    function of (level, text) that is called from any thread, one call at a time, and must not call the engine. Raises
-    InvalidArgument for an unknown one."""
+    record, tune, compile, jobs, check_pointers, log_level ("error", "warn", "info", "debug"), log_launches, nvtx
+    ("1" or a path), and log: a function of (level, text) that is called from any thread, one call at a time, and must
+    not call the engine. Raises InvalidArgument for an unknown one."""
 
     def __init__(self, *, log: Callable[[str, str], Any] | None = None, **options: Any) -> None:
         self._log: Any = None

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The whole way on a CPU: chosen, compiled, verified, measured, remembered, and what happens where no compiler is.
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <tilewright/host_archs.h>
 #include <tilewright/store.h>
@@ -134,6 +135,40 @@ TEST_CASE("each launch is a line of the log where that is asked for") {
     CHECK(said.ends_with(" us; " + device.name() + "\n") == asked);
     if (!asked) CHECK(said.empty());
   }
+}
+
+TEST_CASE("each launch is a range of NVTX where that is asked for") {
+  const Folder folder;
+  const Problem problem = Problem::parse(kText);
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  void* const library = ::dlopen(TILEWRIGHT_FAKE_NVTX, RTLD_NOW);
+  REQUIRE(library);
+  const auto calls = reinterpret_cast<const char* (*)()>(::dlsym(library, "fake_nvtx_calls"));
+  Options o = options_in(folder);
+  computed(problem, Engine(o).prepare(problem, device));
+  CHECK(std::string(calls()).empty());
+
+  o.nvtx = TILEWRIGHT_FAKE_NVTX;
+  const Kernel kernel = Engine(o).prepare(problem, device);  // its ranges outlive the Engine
+  CHECK(std::string(calls()).empty());
+  computed(problem, kernel);
+  const std::string one = fmt::format("push {}; {}\npop\n", problem.text(), kernel.candidate(problem.rows()).text());
+  CHECK(calls() == one);
+  o.log_launches = true;
+  std::string said;
+  o.log = [&](LogLevel, std::string_view message) { said += std::string(message) + "\n"; };
+  {
+    Engine engine(o);
+    computed(problem, engine.prepare(problem, device));
+  }
+  CHECK(calls() == one + one);
+  CHECK(said.starts_with("launch: "));
+
+  o.nvtx = "/nonexistent/libnvToolsExt.so.1", said.clear();
+  computed(problem, Engine(o).prepare(problem, device));
+  CHECK(said.starts_with("launches have no NVTX ranges"));
+  CHECK(said.find("/nonexistent/libnvToolsExt.so.1") != std::string::npos);
+  CHECK(calls() == one + one);
 }
 
 TEST_CASE("a CPU without vector instructions gets the reference") {

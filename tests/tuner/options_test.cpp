@@ -51,6 +51,7 @@ class Environment {
                                            "HOME",
                                            "TILEWRIGHT_CHECK_POINTERS",
                                            "TILEWRIGHT_LOG",
+                                           "TILEWRIGHT_NVTX",
                                            "VIRTUAL_ENV",
                                            "CONDA_PREFIX",
                                            "CUDA_PATH",
@@ -219,6 +220,13 @@ std::string stderr_of(const std::function<void()>& action) {
 }
 
 }  // namespace
+
+TEST_CASE("TILEWRIGHT_NVTX is 1 or a library", "[options]") {
+  CHECK(read({}).nvtx.empty());
+  CHECK(read({{"TILEWRIGHT_NVTX", "0"}}).nvtx.empty());
+  CHECK(read({{"TILEWRIGHT_NVTX", "1"}}).nvtx == "1");
+  CHECK(read({{"TILEWRIGHT_NVTX", "/opt/libnvToolsExt.so.1"}}).nvtx == "/opt/libnvToolsExt.so.1");
+}
 
 TEST_CASE("TILEWRIGHT_LOG reaches the stderr of a program that sets no callback", "[options]") {
   const test::TempDir folder;
