@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/launching.h"
+#include "cli/picture.h"
 #include "cli/roofline.h"
 
 namespace tilewright::cli {
@@ -15,7 +16,7 @@ namespace {
 struct BenchArgs {
   ProblemArgument problem;
   std::vector<std::int64_t> rows;
-  std::string device;
+  std::string device, svg;
   bool tune = false, packed = false, csv = false;
   std::uint64_t seed = 1;
 };
@@ -76,19 +77,19 @@ std::vector<Timed> measure(Engine& engine, const BenchArgs& args, const Problem&
 void show(const Context& context, const BenchArgs& args, const Problem& problem, const Device& device,
           const std::vector<Timed>& timed) {
   const std::string name = problem.fixed_rows() ? "rows" : problem.operation().contract(problem).rows_name;
-  if (context.json) {
-    Json points = Json::array();
-    for (const Timed& t : timed)
-      points.push_back({{name, t.rows},
-                        {"microseconds", t.microseconds},
-                        {"gbps", t.gbps},
-                        {"tflops", t.tflops},
-                        {"of_roofline", t.of_roofline},
-                        {"kernel", t.kernel}});
-    print_json(
-        Json{{"problem", problem.text()}, {"device", device.name()}, {"arch", device.arch().name}, {"points", points}});
-    return;
-  }
+  Json points = Json::array();
+  for (const Timed& t : timed)
+    points.push_back({{name, t.rows},
+                      {"microseconds", t.microseconds},
+                      {"gbps", t.gbps},
+                      {"tflops", t.tflops},
+                      {"of_roofline", t.of_roofline},
+                      {"kernel", t.kernel}});
+  const Json data{{"problem", problem.text()},  {"device", device.name()},
+                  {"arch", device.arch().name}, {"version", TILEWRIGHT_VERSION_STRING},
+                  {"rows_name", name},          {"points", points}};
+  if (!args.svg.empty()) write_picture("--svg", args.svg, data);
+  if (context.json) return print_json(data);
   if (args.csv) {
     std::string out = name + ",microseconds,gbps,tflops,of_roofline,kernel\n";
     for (const Timed& t : timed)
@@ -108,6 +109,7 @@ void show(const Context& context, const BenchArgs& args, const Problem& problem,
 int run_bench(const Context& context, const BenchArgs& args) {
   const Problem asked = args.problem.parse();
   const std::vector<std::int64_t> rows = rows_of(args, asked);
+  need_pictures("--svg", args.svg);
   const Options options = context.options();
   const Device device = device_or_cpu(args.device, options, "bench");
   tell_of_cpu(args.device, device);
@@ -140,6 +142,9 @@ void add_bench(Context& context) {
   command->add_flag("--tune", args->tune, "Measure candidates for every number of rows first; remember the choice");
   command->add_option("--seed", args->seed, "Seed of the random values")->check(at_least(0));
   command->add_flag("--csv", args->csv, "Print comma-separated values");
+  command->add_option("--svg", args->svg, "Draw the times to this file too, or by its end a .png or the data (.json)")
+      ->type_name("FILE")
+      ->check(not_empty());
   command->callback([&context, args] { context.action = [&context, args] { return run_bench(context, *args); }; });
 }
 

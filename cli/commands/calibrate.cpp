@@ -6,6 +6,7 @@
 #include <tilewright/npy.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,7 +15,7 @@
 
 #include "cli/command.h"
 #include "cli/output_file.h"
-#include "cli/plots/histogram_plot.h"
+#include "cli/picture.h"
 
 namespace tilewright::cli {
 namespace {
@@ -244,6 +245,7 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
   if (!args.plot.empty() && inputs.tensors.size() != 1)
     throw Error(ErrorCode::invalid_argument, "--plot", args.plot,
                 fmt::format("draws one tensor, and there are {}: choose one by --tensor", inputs.tensors.size()));
+  need_pictures("--plot", args.plot);
   const bool counts = !args.plot.empty() ||
                       (how.method != CalibrationMethod::min_max && how.method != CalibrationMethod::moving_average);
   std::int64_t total = 0, done = 0;
@@ -278,13 +280,23 @@ int run_calibrate(const Context& context, const CalibrateArgs& args) {
       r.seen.push_back(std::move(o));
     }
     if (!args.plot.empty()) {
-      HistogramPlot plot{t.name, "", observer.total(), r.clips.front()};
-      for (const ClipRange& clip : r.clips)
-        plot.clip = {std::min(plot.clip.min, clip.min), std::max(plot.clip.max, clip.max)};
-      plot.subtitle = fmt::format("{} values, {} to {}, {}{}", plot.seen.count, name_of(how.method), how.target.name(),
-                                  args.asymmetric ? "asymmetric" : "symmetric",
-                                  r.clips.size() > 1 ? fmt::format(", the widest of {} channels", r.clips.size()) : "");
-      write_whole("--plot", args.plot, draw(plot));
+      const Observation seen = observer.total();
+      ClipRange clip = r.clips.front();
+      for (const ClipRange& c : r.clips) clip = {std::min(clip.min, c.min), std::max(clip.max, c.max)};
+      write_picture(
+          "--plot", args.plot,
+          Json{{"tensor", t.name},
+               {"how", fmt::format("{} values, {} to {}, {}{}; tilewright {}", seen.count, name_of(how.method),
+                                   how.target.name(), args.asymmetric ? "asymmetric" : "symmetric",
+                                   r.clips.size() > 1 ? fmt::format(", the widest of {} channels", r.clips.size()) : "",
+                                   TILEWRIGHT_VERSION_STRING)},
+               {"count", seen.count},
+               {"min", seen.min},
+               {"max", seen.max},
+               {"clip", {clip.min, clip.max}},
+               {"bin_width", std::ldexp(1.0, seen.exponent)},
+               {"negative", seen.negative},
+               {"positive", seen.positive}});
     }
     results.push_back(std::move(r));
   }
@@ -331,7 +343,8 @@ void add_calibrate(Context& context) {
   command->add_option("--out", args->out, "Write the results to this file, as JSON")
       ->type_name("FILE")
       ->check(not_empty());
-  command->add_option("--plot", args->plot, "Draw the histogram and the range to this file, as SVG")
+  command
+      ->add_option("--plot", args->plot, "Draw the histogram and the range to this file: .svg or .png; .json: the data")
       ->type_name("FILE")
       ->check(not_empty());
   command->add_flag("--markdown", args->markdown, "Print the table as Markdown");

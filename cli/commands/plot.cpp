@@ -10,11 +10,21 @@
 
 #include "cli/command.h"
 #include "cli/output_file.h"
-#include "cli/plots/rows_plot.h"
+#include "cli/picture.h"
 #include "cli/roofline.h"
 
 namespace tilewright::cli {
 namespace {
+
+struct TimedRows {
+  std::int64_t rows = 0;
+  double microseconds = 0;
+  std::string name = {};  // of what was timed
+};
+
+struct BenchTimes {
+  std::vector<TimedRows> measured, rivals;  // kernels of the problem's own ranges, and others
+};
 
 struct PlotArgs {
   ProblemArgument problem;
@@ -43,7 +53,8 @@ std::vector<TimedRows> points_of(const Problem& problem, const Roofline& rooflin
 }
 
 // Reads the times of a problem from what `tilewright_bench gemm --every-m` writes: its own kernels' and the rivals'.
-void read_rivals(const std::string& file, const Problem& problem, RowsPlot& plot) {
+BenchTimes read_rivals(const std::string& file, const Problem& problem, const std::string& rows_name) {
+  BenchTimes times;
   const auto refuse = [&](const std::string& allowed) {
     throw Error(ErrorCode::invalid_argument, "--rivals", file, allowed);
   };
@@ -68,16 +79,16 @@ void read_rivals(const std::string& file, const Problem& problem, RowsPlot& plot
         if (!point.is_object() || !point.contains(name) || !point[name].is_number()) return 0.0;
         return point[name].get<double>();
       };
-      const double rows = number(plot.rows_name), us = number("us"), rival_us = number("rival_us");
-      if (!(rows >= 1 && us > 0)) refuse(fmt::format("points with positive numbers \"{}\" and \"us\"", plot.rows_name));
+      const double rows = number(rows_name), us = number("us"), rival_us = number("rival_us");
+      if (!(rows >= 1 && us > 0)) refuse(fmt::format("points with positive numbers \"{}\" and \"us\"", rows_name));
       if (rows > kMostStepRows) continue;
       const auto name = [&](const char* field) {
         return point.contains(field) && point[field].is_string() ? point[field].get<std::string>() : field;
       };
-      plot.measured.push_back({static_cast<std::int64_t>(rows), us, name("choice")});
-      if (rival_us > 0) plot.rivals.push_back({static_cast<std::int64_t>(rows), rival_us, name("rival")});
+      times.measured.push_back({static_cast<std::int64_t>(rows), us, name("choice")});
+      if (rival_us > 0) times.rivals.push_back({static_cast<std::int64_t>(rows), rival_us, name("rival")});
     }
-    return;
+    return times;
   }
   refuse("times of this problem; the file has " + (others.empty() ? "none of any" : others));
 }
@@ -103,39 +114,34 @@ int run_plot(const Context& context, const PlotArgs& args) {
   const Engine engine(std::move(options));
   problem = args.packed ? engine.packed(problem, device.arch()) : as_computed(problem, device.arch());
 
-  RowsPlot plot;
-  plot.title = problem.text();
-  plot.rows_name = problem.operation().contract(problem).rows_name;
-  plot.device = fmt::format("{}, {}", device.name(), device.arch().name);
-  plot.ranges = engine.ranges(problem, device);
-  std::erase_if(plot.ranges, [](const RowRange& r) { return r.first > kMostStepRows; });
-  if (std::none_of(plot.ranges.begin(), plot.ranges.end(), [](const RowRange& r) { return r.measured; }))
+  const std::string rows_name = problem.operation().contract(problem).rows_name;
+  std::vector<RowRange> ranges = engine.ranges(problem, device);
+  std::erase_if(ranges, [](const RowRange& r) { return r.first > kMostStepRows; });
+  if (std::none_of(ranges.begin(), ranges.end(), [](const RowRange& r) { return r.measured; }))
     throw Error(ErrorCode::invalid_argument, "PROBLEM", problem.text(),
                 fmt::format("one with a stored choice, and {} has none of it for {}; make one by: tilewright tune "
                             "--all-m \"{}\"",
                             engine.options().cache, device.name(), problem.text()));
-  const Roofline rates = roofline_of(problem, device, plot.ranges);
-  plot.roofline = points_of(problem, rates);
-  plot.roofline_name = fmt::format("{:g} TB/s", rates.tbps);
-  if (rates.tflops > 0) plot.roofline_name += fmt::format(", {:.0f} TFLOP/s", rates.tflops);
-  if (!args.rivals.empty()) read_rivals(args.rivals, problem, plot);
-
-  if (!args.output.empty()) write_whole("--output", args.output, draw(plot));
-  if (context.json) {
-    Json ranges = Json::array();
-    for (const RowRange& r : plot.ranges) ranges.push_back(json(r));
-    print_json(Json{{"problem", problem.text()},
-                    {"device", device.name()},
-                    {"arch", device.arch().name},
-                    {"ranges", ranges},
-                    {"tbps", rates.tbps},
-                    {"tflops", rates.tflops},
-                    {"roofline", json_of(plot.roofline, plot.rows_name)},
-                    {"measured", json_of(plot.measured, plot.rows_name)},
-                    {"rivals", json_of(plot.rivals, plot.rows_name)}});
-  } else if (args.output.empty()) {
-    print(draw(plot));
-  }
+  const Roofline rates = roofline_of(problem, device, ranges);
+  const BenchTimes times = args.rivals.empty() ? BenchTimes() : read_rivals(args.rivals, problem, rows_name);
+  Json listed = Json::array();
+  for (const RowRange& r : ranges) listed.push_back(json(r));
+  const Json data{{"problem", problem.text()},
+                  {"device", device.name()},
+                  {"arch", device.arch().name},
+                  {"version", TILEWRIGHT_VERSION_STRING},
+                  {"rows_name", rows_name},
+                  {"ranges", listed},
+                  {"tbps", rates.tbps},
+                  {"tflops", rates.tflops},
+                  {"roofline", json_of(points_of(problem, rates), rows_name)},
+                  {"measured", json_of(times.measured, rows_name)},
+                  {"rivals", json_of(times.rivals, rows_name)}};
+  if (!args.output.empty()) write_picture("--output", args.output, data);
+  if (context.json)
+    print_json(data);
+  else if (args.output.empty())
+    print(svg_of("plot", data));
   return kOk;
 }
 
@@ -143,15 +149,16 @@ int run_plot(const Context& context, const PlotArgs& args) {
 
 void add_plot(Context& context) {
   const auto args = std::make_shared<PlotArgs>();
-  CLI::App* command =
-      add_command(context, *context.app, "plot", "Draw what serves which number of rows, and how fast, as SVG");
+  CLI::App* command = add_command(context, *context.app, "plot", "Draw what serves which number of rows, and how fast");
   add_problem(command, args->problem, true);
   command->add_flag("--packed", args->packed, "Weights in the order that this device's kernels want; on a CPU always");
   add_device(command, args->device);
   command->add_option("--rivals", args->rivals, "Times to draw too: JSON of tilewright_bench gemm --every-m")
       ->type_name("FILE")
       ->check(not_empty());
-  command->add_option("-o,--output", args->output, "The file to write (default: standard output)")
+  command
+      ->add_option("-o,--output", args->output,
+                   "The picture: .svg or .png; .json: its data (default: SVG on standard output)")
       ->type_name("FILE")
       ->check(not_empty());
   command->callback([&context, args] { context.action = [&context, args] { return run_plot(context, *args); }; });

@@ -90,6 +90,17 @@ inline Json finding(const Json& report, const std::string& subject) {
   return {};
 }
 
+// A Python that draws nothing: its picture is the data that it is given.
+inline std::string echoing_python() {
+  const std::string path = scratch() / "echoing-python";
+  std::ofstream(path) << "#!/bin/sh\n"
+                         "[ \"$1\" = -c ] && exit 0\n"
+                         "[ \"$1 $2 $3 $4\" = '-m tilewright.plot - --format' ] || exit 1\n"
+                         "echo \"$5\"; cat\n";
+  ::chmod(path.c_str(), 0700);
+  return path;
+}
+
 inline std::string cache_flag(const char* name) { return " --cache '" + (scratch() / name) + "' "; }
 
 }  // namespace cli_tool

@@ -10,12 +10,13 @@ in any folder. ~/.local is the installed prefix. A comment on the line above the
   <!-- needs a GPU -->       an sh block that must succeed with a GPU and end with 4 without one
   <!-- opens a device, without libnvrtc -->
                              an sh block that must succeed without libnvrtc; where there is no GPU with the driver double of --driver, too
+  <!-- draws a picture -->   an sh block that is run where --python is given
   <!-- file: PATH -->        the block is written to PATH in the page's folder for later blocks; C++ is compiled too
 
 `python` blocks are run by python/tests/test_readme.py. A block of another language must have one of these comments, and an
 indented block is an error. Links between pages must
 exist, and so must files that pages name. With --write, tables and pictures are written instead of compared:
-check.py --source . --tool build/bin/tilewright --write
+check.py --source . --tool build/bin/tilewright --python build/venv-python/bin/python --write
 """
 import argparse
 import json
@@ -35,12 +36,13 @@ LINK = re.compile(r"\]\((?!https?:)([^)\s]*)\)")
 LOG = "bench/LOG.md"  # history: it names files that are gone
 MOST_WORDS = {"README.md": 900}
 WIDEST = 140
+PICTURE = "draws a picture"
 WITHOUT_NVRTC = "opens a device, without libnvrtc"
 ANYWHERE = ("README.md",)  # pages whose commands work outside the checkout
 RESULTS = [f"bench/results/h200_gemm_{part}.json" for part in ("1024", "4096", "few")]
-PICTURES = {"docs/pipeline.svg": ["docs/draw.py", "pipeline"], "docs/hopper.svg": ["docs/draw.py", "hopper"],
-            "docs/gemm.svg": ["bench/plot.py", *RESULTS],
-            "docs/conv.svg": ["bench/plot.py", *(f"bench/results/h100_{part}.json" for part in ("conv", "conv_formats"))]}
+# What tilewright.plot draws, from which results. The other pictures are drawn by hand.
+PICTURES = {"docs/gemm.svg": RESULTS,
+            "docs/conv.svg": [f"bench/results/h100_{part}.json" for part in ("conv", "conv_formats")]}
 # Names in backticks: of files, relative to one of these folders or anywhere, and of things in the code.
 FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
 ROOTS = ("", "templates", "templates/operations", "include", "tests/operation", "templates/operations/gemm/cuda/wgmma")
@@ -84,6 +86,8 @@ class Checker:
         (args.work / "home/.local").symlink_to(args.prefix)
         self.environment.update(HOME=str(args.work / "home"), CXX=args.cxx,
                                 PATH=f"{args.prefix}/bin:{args.tool.parent}:{os.environ['PATH']}")
+        if args.python:
+            self.environment.update(TILEWRIGHT_PYTHON=args.python, PYTHONPATH=str(args.source / "python"))
         found = subprocess.run([args.tool, "archs", "--json"], check=True, text=True, stdout=subprocess.PIPE)
         self.has_gpu = bool(json.loads(found.stdout)["devices"])
 
@@ -129,7 +133,7 @@ class Checker:
         for number, block in enumerate(FENCE.finditer(text)):
             where = f"{name}:{text.count(chr(10), 0, block.start('language')) + 1}"
             mark, language, content = block["mark"] or "", block["language"], block["text"]
-            if mark.startswith("not run: ") or language == "python":
+            if mark.startswith("not run: ") or language == "python" or (mark == PICTURE and not self.args.python):
                 continue
             folder = self.folder(page)
             source = folder / f"block{number}.cpp"
@@ -164,10 +168,12 @@ class Checker:
                 self.fail(self.name(page), f"what `{command}` prints has changed; run check.py --write")
 
     def draw(self, picture: str, out: Path):
-        script = PICTURES[picture]
-        subprocess.run([sys.executable, *script, "--out", out], cwd=self.args.source, check=True)
+        subprocess.run([self.args.python, "-m", "tilewright.plot", *PICTURES[picture], "--out", out], cwd=self.args.source,
+                       check=True, env={**os.environ, "PYTHONPATH": "python"})
 
     def check_pictures(self):
+        if not self.args.python:
+            return print("pictures are not compared: no --python", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             for picture in PICTURES:
                 drawn = Path(folder) / "picture.svg"
@@ -257,7 +263,7 @@ class Checker:
             replaced = TABLE.sub(lambda m: f"<!-- begin: {m[1]} -->\n{self.table(m[1])}<!-- end -->", text)
             if replaced != text:
                 page.write_text(replaced)
-        for picture in PICTURES:
+        for picture in PICTURES if self.args.python else ():
             self.draw(picture, self.args.source / picture)
         return 0
 
@@ -278,6 +284,7 @@ def main() -> int:
     parser.add_argument("--cxx", default="c++")
     parser.add_argument("--driver", type=lambda p: Path(p).resolve(), help="the driver double, for machines without a GPU")
     parser.add_argument("--work", type=lambda p: Path(p).resolve())
+    parser.add_argument("--python", help="a Python with python/tests/requirements.txt; without one pictures are left out")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     checker = Checker(args)

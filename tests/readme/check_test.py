@@ -24,7 +24,7 @@ def fenced(language: str, text: str, mark: str = "") -> str:
 
 
 class Check(unittest.TestCase):
-    def check(self, page: str, *more, environment="| `TILEWRIGHT_A` |\n", readme="words\n"):
+    def check(self, page: str, *more, environment="| `TILEWRIGHT_A` |\n", readme="words\n", drawn="<svg/>"):
         """The exit code and the output for a docs/page.md."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "source"
@@ -32,10 +32,11 @@ class Check(unittest.TestCase):
                 (source / name).mkdir(parents=True)
             for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG", "bench/LOG"):
                 (source / f"{name}.md").write_text(readme if name == "README" else "words\n")
-            for script, picture in (("docs/draw.py", "pipeline.svg"), ("docs/draw.py", "hopper.svg"), ("bench/plot.py", "gemm.svg"),
-                                    ("bench/plot.py", "conv.svg")):
-                (source / script).write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
-                (source / "docs" / picture).write_text("<svg/>")
+            (source / "python/tilewright").mkdir(parents=True)
+            (source / "python/tilewright/plot.py").write_text("import sys\nopen(sys.argv[-1], 'w').write('<svg/>')\n")
+            (source / "bench/table.py").write_text("")
+            for picture in ("gemm.svg", "conv.svg"):
+                (source / "docs" / picture).write_text(drawn)
             (source / "tuner/options.cpp").write_text('read("TILEWRIGHT_A")')
             (source / "docs/reference/environment.md").write_text(environment)
             (source / "docs/use/command-line.md").write_text("`plan`\n")
@@ -45,7 +46,7 @@ class Check(unittest.TestCase):
             (source / "prefix/bin/tilewright").symlink_to(tool)
             (source / "docs/page.md").write_text(page)
             done = subprocess.run([sys.executable, HERE / "check.py", "--source", source, "--tool", tool, "--prefix",
-                                   source / "prefix", "--work", Path(folder) / "work", "--cxx", CXX, *more],
+                                   source / "prefix", "--python", sys.executable, "--work", Path(folder) / "work", "--cxx", CXX, *more],
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             return done.returncode, done.stdout, (source / "docs/page.md").read_text()
 
@@ -80,8 +81,8 @@ class Check(unittest.TestCase):
         self.accepted(fenced("cmake", "x", "file: app/CMakeLists.txt") + fenced("sh", "grep x app/CMakeLists.txt"))
 
     def test_readme_runs_outside_the_checkout(self):
-        self.accepted(fenced("sh", "test -e bench/plot.py && test -e ~/.local/bin/tilewright"))
-        readme = fenced("sh", "test -e bench/plot.py")
+        self.accepted(fenced("sh", "test -e bench/table.py && test -e ~/.local/bin/tilewright"))
+        readme = fenced("sh", "test -e bench/table.py")
         code, said, _ = self.check("words\n", readme=readme)
         self.assertEqual(code, 1)
         self.assertIn("README.md:3: exit code 1", said)
@@ -105,8 +106,13 @@ class Check(unittest.TestCase):
         code, said, page = self.check(table.format("| b |\n"), "--write")
         self.assertEqual((code, page), (0, table.format("| a |\n")), said)
 
+    def test_pictures(self):
+        code, said, _ = self.check("words\n", drawn="<svg>other</svg>")
+        self.assertEqual(code, 1, said)
+        self.assertIn("docs/gemm.svg: its script draws another picture", said)
+
     def test_files(self):
-        self.accepted("`bench/plot.py`, `docs/*.py`, `templates/formats/NAME.cuh`\n")
+        self.accepted("`bench/table.py`, `python/tilewright/*.py`, `templates/formats/NAME.cuh`\n")
         self.refused("`bench/no_plot.py`\n", "there is no file bench/no_plot.py")
 
     def test_width(self):
