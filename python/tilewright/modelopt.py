@@ -21,19 +21,25 @@ from torch import nn
 from ._errors import Unsupported
 from .torch import QuantizedWeight
 from .torch._spec import FORMATS
-from .torch.checkpoints import row_weight
+from .torch.checkpoints import check_rule, group_weight, row_weight
 from .torch.replace import ReplaceReport, replace_quantized
 
 __all__ = ["convert"]
 
 
-def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None) -> ReplaceReport:
+def convert(
+    model: nn.Module, *, activation: Any = ..., accum: str | None = None, scales: str = "exact"
+) -> ReplaceReport:
     """Makes the compressed linear layers of a model QuantizedLinear, in place, with the values that they have: NVFP4 in
-    blocks of 16, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear; ...: a scale for each
-    row of x where its quantizer has 8 bits, computed in each call instead of by calibration; else None, x as it is.
+    blocks of 16, MXFP4, INT4 in groups, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear;
+    ...: a scale for each row of x where its quantizer has 8 bits, computed in each call instead of by calibration; else
+    None, x as it is. scales: of groups, "nearest" rounds those that float16 has not: INT4 is divided by single
+    precision.
 
     Scales of x before it is quantized (AWQ, SmoothQuant) become the layer's `factors`. The report says why others were
     left alone: quantizers of outputs, low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
+
+    check_rule(scales)
 
     def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
         quantizer = getattr(module, "weight_quantizer", None)
@@ -42,7 +48,7 @@ def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None
         x = _activation(module)
         options = {"activation": x if activation is ... else activation, "accum": accum}
         stored: Any = module.weight
-        weight = _weight(stored, quantizer)
+        weight = _weight(stored, quantizer, scales)
         dtype = stored.metadata.get("dtype")
         factors = getattr(module.input_quantizer, "pre_quant_scale", None)
         return weight, {**options, "factors": factors, "dtype": dtype if dtype in FORMATS else None}
@@ -59,7 +65,7 @@ def _activation(module: Any) -> str | None:
     return {(4, 3): "e4m3_row", 8: "int8_row"}.get(inputs.num_bits)
 
 
-def _weight(weight: Any, quantizer: Any) -> QuantizedWeight:
+def _weight(weight: Any, quantizer: Any, rule: str) -> QuantizedWeight:
     if getattr(quantizer, "svdquant_lora_a", None) is not None:
         raise Unsupported("weight_quantizer.svdquant_lora_a", "a low-rank part", "none")
     metadata = getattr(weight, "metadata", None)
@@ -71,9 +77,16 @@ def _weight(weight: Any, quantizer: Any) -> QuantizedWeight:
         raise Unsupported("weight_quantizer._scale", "None", "the scales of a compressed weight")
     if kind in ("FP8QTensor", "INT8QTensor"):
         return row_weight(data, scale)
-    if kind != "NVFP4QTensor":
-        raise Unsupported("weight", kind, "NVFP4QTensor, FP8QTensor or INT8QTensor")
+    if kind not in ("NVFP4QTensor", "MXFP4QTensor", "INT4QTensor"):
+        raise Unsupported("weight", kind, "NVFP4QTensor, MXFP4QTensor, INT4QTensor, FP8QTensor or INT8QTensor")
     n, k = metadata["shape"]
+    if kind == "INT4QTensor":
+        return _int4(data, scale, n, k, rule)
+    if kind == "MXFP4QTensor":
+        if scale.dtype != torch.uint8 or scale.numel() * 32 != n * k:
+            what = f"{scale.dtype} {tuple(scale.shape)}"
+            raise Unsupported("weight_quantizer._scale", what, f"exponents for each block of 32 of {n} x {k}")
+        return QuantizedWeight.from_streams([data, scale], "mxfp4", n, k)
     if scale.dtype != torch.float8_e4m3fn or scale.numel() * 16 != n * k:
         what = f"{scale.dtype} {tuple(scale.shape)}"
         raise Unsupported("weight_quantizer._scale", what, f"E4M3 for each block of 16 of {n} x {k}")
@@ -81,3 +94,14 @@ def _weight(weight: Any, quantizer: Any) -> QuantizedWeight:
     if factor.numel() != 1:
         raise Unsupported("weight_quantizer._double_scale", f"{factor.numel()} factors", "one for the tensor")
     return QuantizedWeight.from_streams([data, scale.view(torch.uint8), factor], "nvfp4", n, k)
+
+
+def _int4(data: torch.Tensor, scale: torch.Tensor, n: int, k: int, rule: str) -> QuantizedWeight:
+    """Codes plus 8, the first of a byte highest, and what they are divided by, of equal groups of a row."""
+    groups = scale.numel() // n
+    if groups == 0 or scale.numel() % n or k % groups or data.numel() * 2 != n * k:
+        what = f"{scale.dtype} {tuple(scale.shape)}"
+        raise Unsupported("weight_quantizer._scale", what, f"one for each of equal groups of the rows of {n} x {k}")
+    codes = torch.stack([data >> 4, data & 15], -1).reshape(n, k)
+    inverse = (1 / scale.float()).reshape(n, groups)
+    return group_weight(codes, torch.full((n, groups), 8), inverse, "weight_quantizer._scale", rule)

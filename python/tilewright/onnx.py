@@ -24,7 +24,7 @@ from torch import Tensor
 from . import checkpoints, codec
 from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported
 from .torch import QuantizedLinear, QuantizedWeight
-from .torch.checkpoints import host_weight
+from .torch.checkpoints import check_rule, group_weight, q8_0_weight
 
 __all__ = ["export", "load_quantized"]
 
@@ -54,8 +54,7 @@ def load_quantized(
 
     Raises InvalidArgument or Unsupported naming the node and the tensor or attribute that does not fit, and where there
     is no such layer; IoError. left: a dict that gets the reason of each layer that does not fit, by name, instead."""
-    if scales not in ("exact", "nearest"):
-        raise InvalidArgument("scales", repr(scales), "'exact' or 'nearest'")
+    check_rule(scales)
     if not isinstance(model, onnx.ModelProto):
         try:
             model = onnx.load(os.fspath(model))
@@ -212,15 +211,13 @@ def _nbits(node: _Node) -> QuantizedWeight:
         row = -(-blocks * bits // 8)
         zeros = _unpacked(node.needed(3, n * row), n, 8 * row // bits, bits)[:, :blocks]
     if bits < 8:
-        return _blocks(node, codes, zeros, scales, group)
+        return _blocks(node, codes, zeros, scales)
     if group != 32 or (zeros != middle).any():
         raise Unsupported(
             node.name, f"8 bits in blocks of {group}", "blocks of 32 without zero points, as q8_0 has them"
         )
-    parts = [_half(node, scales).view(np.uint8).reshape(n, blocks, 2)]
-    parts.append((codes ^ 0x80).reshape(n, blocks, 32))  # minus 128, as bytes
-    data = np.concatenate(parts, -1).reshape(-1)
-    return QuantizedWeight.from_streams([torch.from_numpy(data)], "q8_0", n, k)
+    values = torch.from_numpy((codes ^ 0x80).view(np.int8))  # minus 128
+    return q8_0_weight(values, _floats(scales), f"{node.name} (scales)", node.scales)
 
 
 def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
@@ -232,40 +229,17 @@ def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
     return codes.reshape(rows, cols)
 
 
-def _half(node: _Node, scales: Any) -> Any:
-    half = np.ascontiguousarray(scales, np.float16)
-    if node.scales == "nearest":
-        if not np.isfinite(half).all():
-            raise Unsupported(f"{node.name} (scales)", "beyond 65504", "numbers in float16's range")
-    elif not np.array_equal(half.astype(np.float32), scales.astype(np.float32)):
-        allowed = 'numbers that float16 has, as formats store them; scales="nearest" rounds them'
-        raise Unsupported(f"{node.name} (scales)", f"{scales.dtype}", allowed)
-    return half
-
-
-def _blocks(node: _Node, codes: Any, zeros: Any, scales: Any, group: int) -> QuantizedWeight:
+def _blocks(node: _Node, codes: Any, zeros: Any, scales: Any) -> QuantizedWeight:
     """Codes [n, k] below 16, zero points and scales [n, blocks]."""
-    n, k = codes.shape
-    packed = _words(codes.reshape(n, k // 8, 8)) if k % 8 == 0 else None
-    if packed is None:
-        raise Unsupported(f"{node.name}.K", str(k), "a multiple of 8")
-    rows = -(-n // 8)
-    padded = np.zeros((8 * rows, zeros.shape[1]), np.uint8)
-    padded[:n] = zeros
-    offsets = None
-    if (zeros != 8).any():
-        offsets = _words(np.ascontiguousarray(padded.reshape(rows, 8, -1).swapaxes(1, 2)))
-    imported = checkpoints.import_weights(
-        "compressed_tensors", codes=packed, scales=_half(node, scales), zeros=offsets, n=n, k=k, group=group
-    )
-    return host_weight(imported.weight)
+    if codes.shape[1] % 8:
+        raise Unsupported(f"{node.name}.K", str(codes.shape[1]), "a multiple of 8")
+    parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (codes, zeros))
+    return group_weight(*parts, _floats(scales), f"{node.name} (scales)", node.scales)
 
 
-def _words(nibbles: Any) -> Any:
-    """Eight codes to an int32, the first lowest."""
-    shifts = np.arange(0, 32, 4, dtype=np.uint32)
-    words = np.bitwise_or.reduce(nibbles.astype(np.uint32) << shifts, -1)
-    return np.ascontiguousarray(words).view(np.int32)
+def _floats(scales: Any) -> Tensor:
+    """float32, as which NumPy may not have them: bfloat16's are another package's."""
+    return torch.from_numpy(np.ascontiguousarray(scales, np.float32))
 
 
 def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWeight:
@@ -304,7 +278,7 @@ def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> Quanti
         raise InvalidArgument(f"{node.name} (input 1)", f"shape {scales.shape}", f"blocks of {group} of {k} elements")
     offsets = np.zeros(scales.shape, np.int16) if offsets is None else offsets
     shift = 8 if kind == TensorProto.INT4 else 0
-    return _blocks(node, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales, group)
+    return _blocks(node, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales)
 
 
 def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWeight:

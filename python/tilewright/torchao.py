@@ -24,7 +24,7 @@ from . import codec
 from ._errors import InvalidArgument, Unsupported
 from .torch import QuantizedLinear, QuantizedWeight
 from .torch._spec import FORMATS
-from .torch.checkpoints import group_weight, row_weight
+from .torch.checkpoints import check_rule, group_weight, q8_0_weight, row_weight
 from .torch.replace import ReplaceReport, replace_quantized
 
 __all__ = ["TilewrightConfig", "convert"]
@@ -60,13 +60,16 @@ def _quantize(module: nn.Module, config: TilewrightConfig) -> nn.Module:
     return QuantizedLinear.from_linear(module, **{name: options[name] for name in QuantizedLinear.options})
 
 
-def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None) -> ReplaceReport:
+def convert(
+    model: nn.Module, *, activation: Any = ..., accum: str | None = None, scales: str = "exact"
+) -> ReplaceReport:
     """Makes the linear layers that torchao has quantized QuantizedLinear, in place, with the values that they have.
-    activation, accum: as of QuantizedLinear; ...: a scale for each row of x where torchao quantizes x to 8 bits too,
-    else None.
+    activation, accum: as of QuantizedLinear; ...: a scale for each row of x where torchao quantizes x to 8 bits too, or
+    MXFP8 where it does that; else None. scales: of groups, "nearest" rounds those that float16 has not.
 
-    Taken are Int8Tensor and Float8Tensor by row or tensor, Int8Tensor in groups and IntxUnpackedToInt8Tensor whose
-    scales float16 has, and Int4Tensor without zero points. The report says why others were left alone."""
+    Taken are Int8Tensor and Float8Tensor by row or tensor, Int8Tensor in groups, IntxUnpackedToInt8Tensor, Int4Tensor
+    without zero points, MXTensor (MXFP8 in E4M3, MXFP4) and NVFP4Tensor. The report says why others were left alone."""
+    check_rule(scales)
 
     def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
         weight: Any = getattr(module, "weight", None)
@@ -77,14 +80,14 @@ def convert(model: nn.Module, *, activation: Any = ..., accum: str | None = None
             raise Unsupported("weight", type(weight).__name__, f"one of {', '.join(_READ)}")
         if getattr(weight, "act_pre_scale", None) is not None:
             raise Unsupported("act_pre_scale", "a scale of x", "none")
-        own, x = read(weight)
+        own, x = read(weight, scales)
         x = x if activation is ... else activation
         return own, {"activation": x, "accum": accum, "dtype": weight.dtype if weight.dtype in FORMATS else None}
 
     return replace_quantized(model, make)
 
 
-def _rows(weight: Any, x: str) -> tuple[QuantizedWeight, str | None]:
+def _rows(weight: Any, rule: str, x: str) -> tuple[QuantizedWeight, str | None]:
     n, k = weight.shape
     zeros = getattr(weight, "zero_point", None)
     if zeros is not None and zeros.any():
@@ -94,25 +97,19 @@ def _rows(weight: Any, x: str) -> tuple[QuantizedWeight, str | None]:
     if block in ([1, k], [n, k]):
         return row_weight(weight.qdata, weight.scale), inputs
     if weight.qdata.dtype == torch.int8:
-        return _q8_0(weight), inputs
+        return _q8_0(weight, rule), inputs
     raise Unsupported("block_size", str(block), f"[1, {k}] or [{n}, {k}]: PerRow or PerTensor")
 
 
-def _q8_0(weight: Any) -> QuantizedWeight:
-    """Groups of a multiple of 32, each 32 of which get the group's scale."""
+def _q8_0(weight: Any, rule: str) -> QuantizedWeight:
     n, k = weight.shape
     lines, group = weight.block_size
     if lines != 1 or group % 32:
         raise Unsupported("block_size", str(list(weight.block_size)), "rows, or groups of a multiple of 32 of a row")
-    half = weight.scale.to(torch.float16)
-    if not torch.equal(half.float(), weight.scale.float()):
-        raise Unsupported("scale", f"{weight.scale.dtype}", "numbers that float16 has: q8_0's scales are that")
-    scales = half.reshape(n, k // group, 1).repeat_interleave(group // 32, 1).view(torch.uint8)
-    data = torch.cat([scales, weight.qdata.reshape(n, k // 32, 32).view(torch.uint8)], -1)
-    return QuantizedWeight.from_streams([data], "q8_0", n, k)
+    return q8_0_weight(weight.qdata, weight.scale.reshape(n, k // group), "scale", rule)
 
 
-def _intx(weight: Any) -> tuple[QuantizedWeight, str | None]:
+def _intx(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     k = weight.shape[1]
     inputs = None if weight.activation_quantization is None else "int8_asym_row"
     if list(weight.block_size) == [1, k] and not weight.zero_point.any():
@@ -121,25 +118,60 @@ def _intx(weight: Any) -> tuple[QuantizedWeight, str | None]:
         raise Unsupported("block_size", str(list(weight.block_size)), "groups of one row")
     codes, zeros = weight.qdata.long() + 8, weight.zero_point.float() + 8
     if ((codes >= 0) & (codes < 16)).all() and ((zeros >= 0) & (zeros < 16) & (zeros == zeros.round())).all():
-        return group_weight(codes, zeros, weight.scale), inputs
+        return group_weight(codes, zeros, weight.scale, "scale", rule), inputs
     if weight.zero_point.any():
         raise Unsupported("zero_point", "not all zero", "codes and zero points of -8 to 7, or symmetric ones of 8 bits")
-    return _q8_0(weight), inputs
+    return _q8_0(weight, rule), inputs
 
 
-def _int4(weight: Any) -> tuple[QuantizedWeight, str | None]:
+def _int4(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     n, k = weight.shape
     if weight.zero_point.any() or weight.qdata.dim() != 2:
         raise Unsupported("zero_point", "numbers added to the codes' products", "none: symmetric matrices")
     nibbles = torch.stack([weight.qdata & 15, (weight.qdata >> 4) & 15], -1).reshape(n, k).long()
     scales = weight.scale.T
     inputs = None if weight.activation_dtype != torch.float8_e4m3fn else "e4m3_row"
-    return group_weight(nibbles ^ 8, torch.full(scales.shape, 8), scales), inputs  # two's complement, plus 8
+    # Two's complement, plus 8.
+    return group_weight(nibbles ^ 8, torch.full(scales.shape, 8), scales, "scale", rule), inputs
+
+
+def _blocks(weight: Any, size: int) -> Tensor:
+    """The scales [n, k / size] of blocks, which torchao may have in the order of Blackwell's matrix units."""
+    n, k = weight.shape
+    if weight.block_size != size or weight.qdata.dim() != 2 or not weight.qdata.is_contiguous():
+        what = f"{weight.block_size}, of {tuple(weight.qdata.shape)} with strides {weight.qdata.stride()}"
+        raise Unsupported("block_size", what, f"{size}, of a matrix in order")
+    if not weight.is_swizzled_scales:
+        return weight.scale  # type: ignore[no-any-return]
+    from torchao.prototype.mx_formats.utils import from_blocked
+
+    return from_blocked(weight.scale, n, k // size)  # type: ignore[no-any-return]
+
+
+def _mx(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
+    formats = {torch.float8_e4m3fn: "mxfp8", torch.float4_e2m1fn_x2: "mxfp4"}
+    format = formats.get(weight.elem_dtype)
+    if format is None:
+        raise Unsupported("elem_dtype", str(weight.elem_dtype), f"one of {', '.join(map(str, formats))}")
+    streams = [weight.qdata.view(torch.uint8), _blocks(weight, 32).contiguous().view(torch.uint8)]
+    inputs = "mxfp8" if weight.act_quant_kwargs is not None and format == "mxfp8" else None
+    return QuantizedWeight.from_streams(streams, format, *weight.shape), inputs
+
+
+def _nvfp4(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
+    factor = torch.ones(1) if weight.per_tensor_scale is None else weight.per_tensor_scale.float().reshape(-1)
+    if factor.numel() != 1:
+        raise Unsupported("per_tensor_scale", f"{factor.numel()} factors", "one for the tensor")
+    scales = _blocks(weight, 16).contiguous().view(torch.uint8)
+    streams = [weight.qdata.view(torch.uint8), scales, factor.to(scales.device)]
+    return QuantizedWeight.from_streams(streams, "nvfp4", *weight.shape), None
 
 
 _READ: dict[str, Any] = {
-    "Int8Tensor": lambda weight: _rows(weight, "int8_row"),
-    "Float8Tensor": lambda weight: _rows(weight, "e4m3_row"),
+    "Int8Tensor": lambda weight, rule: _rows(weight, rule, "int8_row"),
+    "Float8Tensor": lambda weight, rule: _rows(weight, rule, "e4m3_row"),
     "IntxUnpackedToInt8Tensor": _intx,
     "Int4Tensor": _int4,
+    "MXTensor": _mx,
+    "NVFP4Tensor": _nvfp4,
 }

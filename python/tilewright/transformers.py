@@ -46,8 +46,8 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
 
     rules: instead of one choice for all, [which, options] in order, as of replace_linears() with globs. Without them,
     modules_to_not_convert (None: the output embedding and what is tied, as transformers has it) stay as they are; names
-    match whole modules and what is in them. source: of a checkpoint that is quantized already, its own
-    quantization_config; from_pretrained() sets it."""
+    match whole modules and what is in them. source, scales: of a checkpoint that is quantized already, its own
+    quantization_config, and as of load_quantized(); from_pretrained() sets them."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
         rules: Sequence[Sequence[Any]] | None = None,
         modules_to_not_convert: Sequence[str] | None = None,
         source: Mapping[str, Any] | None = None,
+        scales: str = "exact",
         quant_method: str = METHOD,
     ) -> None:
         if quant_method != METHOD:
@@ -74,6 +75,7 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
         self.rules: Any = None if rules is None else [[which, options and dict(options)] for which, options in rules]
         self.modules_to_not_convert = None if modules_to_not_convert is None else list(modules_to_not_convert)
         self.source = None if source is None else dict(source)
+        self.scales = scales
 
 
 @register_quantizer(METHOD)
@@ -113,7 +115,9 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
             return self._options(_in_model(model, name))
 
         with torch.device("cpu"):  # around this it is meta
-            for name, layer in read_layers(files, scheme_of(config.source), options, dtype, config.source):
+            for name, layer in read_layers(
+                files, scheme_of(config.source), options, dtype, config.source, config.scales
+            ):
                 target = _in_model(model, name)
                 _check_shape(target, model.get_submodule(target), layer)
                 # Nothing is loaded into it, so the tensors of the layer are unexpected now.
@@ -189,13 +193,14 @@ def from_pretrained(
     *,
     activation: str | None = None,
     accum: str | None = None,
+    scales: str = "exact",
     gguf_file: str | None = None,
     output_embedding: bool | None = None,
     **arguments: Any,
 ) -> Any:
     """model_class.from_pretrained(path, **arguments) of a checkpoint that is quantized, with its layers as
     QuantizedLinear, whose weights have exactly the checkpoint's values. model_class: AutoModelForCausalLM, or any
-    other of transformers. activation, accum: as of QuantizedLinear.
+    other of transformers. activation, accum: as of QuantizedLinear; scales: as of load_quantized().
 
     gguf_file: a GGUF file in that folder or repository. transformers then loads it in floats; layers whose values the
     file has in a quantized format, in whatever order of rows, are put in place of those floats, and
@@ -223,7 +228,7 @@ def from_pretrained(
     source = dict(source) if isinstance(source, Mapping) else source.to_dict()
     scheme_of(source)  # refuses what is not read before anything is loaded
     if source.get("quant_method") != METHOD:
-        source = TilewrightConfig(activation=activation, accum=accum, source=source).to_dict()
+        source = TilewrightConfig(activation=activation, accum=accum, source=source, scales=scales).to_dict()
     elif activation is not None or accum is not None:
         source.update(activation=activation, accum=accum, rules=None)
     config.quantization_config = source

@@ -86,6 +86,40 @@ def test_convert():
     assert type(model["plain"]) is type(model["off"]) is nn.Linear
 
 
+def test_int4_in_groups():
+    """Its codes plus 8 lie with the first of two highest, and are divided by their group's scale."""
+    r = np.random.default_rng(2)
+    codes, amax = r.integers(0, 16, (48, 64)), (r.random((48, 2)) + 0.1).astype(np.float32)
+    packed = torch.from_numpy((codes[:, 0::2] << 4 | codes[:, 1::2]).astype(np.uint8))
+    scale = torch.from_numpy(np.float32(7) / amax).reshape(-1, 1)
+    model = nn.Sequential(layer(packed, "INT4QTensor", scale))
+    assert 'scale = float32: numbers that float16 has' in convert(model).left["0"]
+    assert list(convert(model, scales="nearest").replaced) == ["0"]
+    want = ((codes - 8) / values(scale).reshape(48, 2).repeat(32, 1)).astype(np.float32)
+    assert model[0].weight.format == "int4_g32"
+    np.testing.assert_allclose(values(model[0].dequantize()), want, rtol=2**-11, atol=0)
+    powers = torch.from_numpy(np.exp2(r.integers(0, 8, (96, 1))).astype(np.float32))
+    model = nn.Sequential(layer(packed, "INT4QTensor", powers))
+    assert list(convert(model).replaced) == ["0"]
+    want = (codes - 8) / values(powers).reshape(48, 2).repeat(32, 1)
+    assert np.array_equal(values(model[0].dequantize()), want)
+    model = nn.Sequential(layer(packed, "INT4QTensor", torch.ones(47)))
+    assert "equal groups of the rows of 48 x 64" in convert(model).left["0"]
+
+
+def test_mxfp4():
+    r = np.random.default_rng(3)
+    codes, exponents = r.integers(0, 16, (48, 64)), r.integers(120, 134, (48, 2))
+    packed = torch.from_numpy((codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8))
+    scale = torch.from_numpy(exponents.astype(np.uint8))
+    model = nn.Sequential(layer(packed, "MXFP4QTensor", scale.reshape(-1, 1)))
+    assert list(convert(model).replaced) == ["0"] and model[0].weight.format == "mxfp4"
+    want = E2M1[codes] * np.exp2(exponents - 127.0).repeat(32, 1)
+    assert np.array_equal(values(model[0].dequantize()), want)
+    model = nn.Sequential(layer(packed, "MXFP4QTensor", scale[:, :1]))
+    assert "exponents for each block of 32 of 48 x 64" in convert(model).left["0"]
+
+
 def test_scales_of_x_become_factors():
     weight, one = nvfp4(inputs=quantizer(enabled=False, pre_quant_scale=torch.rand(64) + 0.5))
     model, factors = nn.Sequential(one), one.input_quantizer.pre_quant_scale
@@ -104,7 +138,7 @@ def test_scales_of_x_become_factors():
         (lambda m: setattr(m.weight_quantizer, "_scale", None), "weight_quantizer._scale = None"),
         (lambda m: setattr(m.weight_quantizer, "_scale", torch.ones(48, 2).to(torch.float8_e4m3fn)), "block of 16"),
         (lambda m: setattr(m.weight_quantizer, "_double_scale", torch.ones(2)), "2 factors"),
-        (lambda m: setattr(m, "weight", Wrapper(m.weight.data, "INT4QTensor", (48, 64))), "weight = INT4QTensor"),
+        (lambda m: setattr(m, "weight", Wrapper(m.weight.data, "NF4QTensor", (48, 64))), "weight = NF4QTensor"),
     ],
 )
 def test_left_alone(change, why):

@@ -259,7 +259,7 @@ def test_what_is_refused(tmp_path):
     cases = [
         (without(good, "scales"), "a.scales = missing"),
         (without(good, "qzeros"), "qzeros"),
-        (good | {"scales": good["scales"].float()}, "scales"),
+        (good | {"scales": good["scales"].float() * 1.01}, "a.scales = float32: numbers that float16 has"),
         (good | {"scales": good["scales"][:3]}, "a.scales = shape"),
         (good | {"g_idx": good["g_idx"] + 100}, "g_idx"),
         (good | {"qweight": good["qweight"].float()}, "codes|qweight"),
@@ -466,3 +466,64 @@ def test_scales_of_x_before_it_is_quantized(tmp_path):
     torch.testing.assert_close(given.grad, weight.sum(0).expand(3, K) * factors, rtol=1e-4, atol=1e-3)
     with pytest.raises(tw.InvalidArgument, match="a: factors = shape .3,."):
         list(twt.load_quantized(save(tmp_path / "bad", {"a": parts | {"pre_quant_scale": torch.ones(3)}})))
+
+
+def modelopt_int4(codes, scales):
+    """Model Optimizer's pack_int4_in_uint8: rows 2 i and 2 i + 1 in one byte, the first lowest."""
+    packed = ((codes[0::2] & 15) | (codes[1::2] & 15) << 4).astype(np.uint8)
+    return {"weight": torch.from_numpy(packed), "weight_scale": torch.from_numpy(scales)}
+
+
+@pytest.mark.parametrize("group", (64, 128, K))
+def test_modelopt_int4(tmp_path, group):
+    r = random(81)
+    codes, scales = r.integers(-8, 8, (N, K)), (r.random((N, K // group)) + 0.01).astype(np.float32)
+    config = {"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}
+    half = scales.astype(np.float16).astype(np.float32)
+    path = save(tmp_path / "half", {"a": modelopt_int4(codes, half)}, config)
+    ((_, layer),) = twt.load_quantized(path)
+    assert layer.weight.format == ("int4_row" if group == K else f"int4_g{group}")
+    check(layer, (codes * half.repeat(group, 1)).astype(np.float32))
+
+    parts = modelopt_int4(codes, scales) | {"pre_quant_scale": torch.rand(K).bfloat16() + 0.5}
+    path = save(tmp_path / "m", {"a": parts}, config)
+    want = (codes * scales.repeat(group, 1)).astype(np.float32)
+    if group == K:  # scales of rows are floats
+        ((_, layer),) = twt.load_quantized(path)
+        assert np.array_equal(values(layer.dequantize()), want) and layer.factors is not None
+    else:
+        with pytest.raises(tw.Unsupported, match='a.weight_scale = float32: .*scales="nearest" rounds them'):
+            list(twt.load_quantized(path))
+        ((_, layer),) = twt.load_quantized(path, scales="nearest")
+        np.testing.assert_allclose(values(layer.dequantize()), want, rtol=2**-11, atol=0)
+        assert torch.equal(layer.factors, parts["pre_quant_scale"].float())
+    for more, named in (
+        ({"weight_scale_2": torch.tensor(1.0)}, "a.weight_scale_2 = INT4 that is rounded to FP8"),
+        ({"weight_scale": torch.from_numpy(scales[1:])}, "a.weight_scale = shape"),
+    ):
+        with pytest.raises(tw.TilewrightError, match=named):
+            list(twt.load_quantized(save(tmp_path / "bad", {"a": parts | more}, config)))
+
+
+def test_groups_with_scales_in_single_precision(tmp_path):
+    """Of compressed-tensors and GPTQ: refused by name, rounded if asked for, and kept where a row has one."""
+    one = Layer(82, True)
+    one.scales = (one.scales.astype(np.float32) * 1.01).astype(np.float32)
+    for i, parts in enumerate((compressed(one, True), gptq(one, 2))):
+        config = {"quant_method": "gptq", "checkpoint_format": "gptq_v2", "bits": 4}
+        path = save(tmp_path / f"m{i}", {"a": parts}, config)
+        with pytest.raises(tw.Unsupported, match="a.(weight_scale|scales) = float32: numbers that float16 has"):
+            list(twt.load_quantized(path))
+        ((_, layer),) = twt.load_quantized(path, scales="nearest")
+        np.testing.assert_allclose(values(layer.dequantize()), one.weight, rtol=2**-11, atol=0)
+    one.scales, one.zeros, one.g_idx = one.scales[:1], one.zeros[:1], np.zeros_like(one.g_idx)
+    ((_, layer),) = twt.load_quantized(save(tmp_path / "rows", {"a": compressed(one, True)}))
+    assert layer.weight.format == "int4_row"
+    assert np.array_equal(values(layer.dequantize()), one.weight.astype(np.float32))
+    tiny = compressed(Layer(83, True), True)
+    tiny["weight_scale"] = tiny["weight_scale"].float() * 2.0**-20 * 1.01
+    path = save(tmp_path / "tiny", {"a": tiny})
+    with pytest.raises(tw.Unsupported, match="a.weight_scale = from .*float16's range"):
+        list(twt.load_quantized(path, scales="nearest"))
+    with pytest.raises(tw.InvalidArgument, match="scales = 'up'"):
+        list(twt.load_quantized(path, scales="up"))

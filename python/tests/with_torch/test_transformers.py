@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors.torch")
 
 import torch
-from test_torch_checkpoints import Layer, awq, compressed, gptq
+from test_torch_checkpoints import Layer, awq, compressed, gptq, modelopt_int4, random
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -187,7 +187,17 @@ SCHEMES = {
     "modelopt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, None),
     "fp8": ({"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}, None),
     "modelopt fp8": ({"quant_method": "modelopt", "quant_algo": "FP8"}, None),
+    "modelopt int4": ({"quant_method": "modelopt", "quant_algo": "W4A16_AWQ"}, None),
 }
+
+
+def int4(linear):
+    """Its scales are float32; the weight has them as float16."""
+    n, k = linear.weight.shape
+    r = random(n + k)
+    codes, scales = r.integers(-8, 8, (n, k)), (r.random((n, k // 32)) * 0.01 + 0.01).astype(np.float32)
+    half = scales.astype(np.float16).astype(np.float32)
+    return torch.from_numpy((codes * half.repeat(32, 1)).astype(np.float32)), modelopt_int4(codes, scales)
 
 
 def write(folder, scheme):
@@ -199,7 +209,12 @@ def write(folder, scheme):
         if name == HEAD:
             continue
         if parts_of is None:
-            weight, parts = {"fp8": fp8_blocks, "modelopt": nvfp4, "modelopt fp8": fp8}[scheme](linear)
+            weight, parts = {
+                "fp8": fp8_blocks,
+                "modelopt": nvfp4,
+                "modelopt fp8": fp8,
+                "modelopt int4": int4,
+            }[scheme](linear)
         else:
             one = Layer(seed, act_order="act-order" in scheme, n=linear.out_features, k=linear.in_features)
             one.scales = (one.scales.astype(np.float32) * 0.02).astype(np.float16)
@@ -217,7 +232,8 @@ def write(folder, scheme):
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_checkpoints(tmp_path, scheme):
     want = write(tmp_path / "quantized", scheme)
-    model, info = from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", output_loading_info=True)
+    rule = {"scales": "nearest"} if scheme == "modelopt int4" else {}
+    model, info = from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", output_loading_info=True, **rule)
     assert not info["missing_keys"] and not info["unexpected_keys"], info
     quantized = linears(model, twt.QuantizedLinear)
     assert set(quantized) == set(linears(want)) - {HEAD}
@@ -228,7 +244,7 @@ def test_checkpoints(tmp_path, scheme):
     model.save_pretrained(tmp_path / "saved")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
     assert torch.equal(logits(again), logits(model))
-    with_activation = from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", activation="q8_1")
+    with_activation = from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", activation="q8_1", **rule)
     assert {m.activation for m in linears(with_activation, twt.QuantizedLinear).values()} == {"q8_1"}
     assert same(logits(with_activation), logits(want), 0.1)
 

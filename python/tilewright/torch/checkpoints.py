@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too; 2, 3, 4 and 8 bits), AWQ,
 compressed-tensors' pack-quantized (4 and 8 bits), nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized and
-int-quantized, Model Optimizer's NVFP4, MXFP8 and FP8, FP8 in blocks of 128 x 128 (weight_scale_inv), bitsandbytes' NF4,
-BitNet b1.58, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing is quantized anew: but for NVFP4 of
-compressed-tensors, whose factor is stored as its reciprocal, every weight has exactly the checkpoint's value. What is
-quantized in another way is refused by the name of its tensor, or of its method.
+int-quantized, Model Optimizer's NVFP4, MXFP4, MXFP8, FP8 and INT4 in groups, FP8 in blocks of 128 x 128
+(weight_scale_inv), bitsandbytes' NF4, BitNet b1.58, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing
+is quantized anew: but for NVFP4 of compressed-tensors, whose factor is stored as its reciprocal, and for scales="nearest",
+every weight has exactly the checkpoint's value. What is quantized in another way is refused by the name of its tensor,
+or of its method.
 
     for name, layer in load_quantized("model/"):         # a folder, a .safetensors file or a .gguf file
         ...
@@ -55,6 +56,7 @@ def load_quantized(
     activation: str | None = None,
     accum: str | None = None,
     dtype: torch.dtype | None = None,
+    scales: str = "exact",
 ) -> Iterator[tuple[str, QuantizedLinear]]:
     """The quantized linear layers of a checkpoint, on the CPU, each with its qualified name, one after the other.
 
@@ -63,13 +65,16 @@ def load_quantized(
     accum: as of QuantizedLinear; dtype: of biases and of warm()'s x, None: as stored. Of a GGUF file all matrices in a
     quantized type are layers, the token embedding among them, and names are the file's without ".weight".
 
+    scales: formats store scales of groups as float16. Where float16 has not a checkpoint's, they are refused, or with
+    "nearest" rounded, which moves a weight by 2^-11 of itself at most.
+
     Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; Unsupported where
     there is no quantized layer; IoError."""
     if scheme is not None and scheme not in SCHEMES:
         raise InvalidArgument("scheme", repr(scheme), f"None, or one of {', '.join(SCHEMES)}")
     files, config = _files(pathlib.Path(path)), _config(pathlib.Path(path))
     options = {"activation": activation, "accum": accum}
-    yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype, config)
+    yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype, config, scales)
 
 
 def read_layers(
@@ -78,12 +83,14 @@ def read_layers(
     options: Options,
     dtype: torch.dtype | None,
     config: Mapping[str, Any] | None = None,
+    scales: str = "exact",
 ) -> Iterator[tuple[str, QuantizedLinear]]:
     """load_quantized() of files. options: activation and accum of a layer, by its name. config: quantization_config."""
+    check_rule(scales)
     models = [open_model(file) for file in files]
     try:
         tensors = {name: model for model in models for name in model}
-        reader = _Reader(tensors, scheme, options, dtype, config or {})
+        reader = _Reader(tensors, scheme, options, dtype, config or {}, scales)
         count = 0
         for count, found in enumerate(reader.layers(".gguf" in {file.suffix for file in files} or scheme == "gguf"), 1):
             yield found
@@ -211,12 +218,14 @@ class _Reader:
         options: Options,
         dtype: torch.dtype | None,
         config: Mapping[str, Any],
+        scales: str,
     ) -> None:
         self.tensors = tensors
         self.scheme = scheme
         self.options = options
         self.dtype = dtype
         self.config = config
+        self.scales = scales
 
     def layers(self, gguf: bool) -> Iterator[tuple[str, QuantizedLinear]]:
         for name, model in self.tensors.items():
@@ -299,11 +308,8 @@ class _Reader:
             )
         if packing == "compressed_tensors" and bits == 8:
             return self._layer(layer, self._bytes_of_words(layer, codes, scales, zeros, g_idx, n, k))
-        imported = checkpoints.import_weights(
-            packing, codes=codes, scales=scales, zeros=zeros, g_idx=g_idx, n=n, k=k, group=k // groups, bits=bits
-        )
-        order = None if imported.order is None else torch.as_tensor(imported.order)
-        return self._layer(layer, host_weight(imported.weight), order)
+        more = {"codes": codes, "zeros": zeros, "g_idx": g_idx, "n": n, "k": k, "group": k // groups, "bits": bits}
+        return self._layer(layer, *import_groups(packing, scales, f"{layer}.{parts.scales}", self.scales, **more))
 
     def _gptq_bits(self, layer: str, codes: Tensor, zeros: Tensor | None, scales: Tensor) -> int:
         """As the zero points are packed, which config.json must not contradict; without them as that says."""
@@ -327,17 +333,7 @@ class _Reader:
         scales = scales.reshape(n, -1)
         if scales.shape[1] == 1:
             return row_weight(values.contiguous(), scales, f"{layer}.weight")
-        group = k // scales.shape[1]
-        if group % 32:
-            raise Unsupported(
-                f"{layer}.weight_scale", f"8 bits in groups of {group}", "groups of a multiple of 32, or rows"
-            )
-        half = half_scales(scales, f"{layer}.weight_scale")
-        if half.dtype != torch.float16:
-            raise Unsupported(f"{layer}.weight_scale", "bfloat16", "numbers that float16 has, as q8_0 stores them")
-        by_block = half.repeat_interleave(group // 32, 1).reshape(n, k // 32, 1).view(torch.uint8)
-        data = torch.cat([by_block, values.reshape(n, k // 32, 32).view(torch.uint8)], -1)
-        return QuantizedWeight.from_streams([data], "q8_0", n, k)
+        return q8_0_weight(values, scales, f"{layer}.weight_scale", self.scales)
 
     def _shape(self, layer: str, codes: Tensor) -> tuple[int, int, int]:
         """compressed-tensors' weight_shape and bits; without a shape what the codes have room for."""
@@ -364,9 +360,11 @@ class _Reader:
         return n, k, bits
 
     def _fp4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
-        """NVFP4, or MXFP4 if scales are powers of two."""
+        """NVFP4, or MXFP4 if scales are powers of two; of Model Optimizer INT4 if they are floats."""
         n, k = codes.shape[0], 2 * codes.shape[-1]
         scales = self._get(layer, "weight_scale")
+        if len(codes.shape) == 2 and scales.type in _FLOATS and len(scales.shape) == 2:
+            return self._int4(layer, codes, self._content(scales))
         if len(codes.shape) == 2 and scales.type == "U8":
             return self._powers(layer, codes, scales, "mxfp4", n, k)
         if len(codes.shape) != 2 or scales.type != "F8_E4M3" or tuple(scales.shape) != (n, k // 16):
@@ -382,6 +380,19 @@ class _Reader:
             raise Unsupported(f"{layer}.{names[0]}", f"{factor.numel()} factors", "one for the tensor")
         streams = [_bytes(codes), _bytes(scales), factor if names[0] == "weight_scale_2" else 1 / factor]
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
+
+    def _int4(self, layer: str, codes: ModelTensor, scales: Tensor) -> QuantizedLinear:
+        """Model Optimizer's W4A16_AWQ: rows 2 i and 2 i + 1 share bytes, the first lowest, as two's complement."""
+        n, k = 2 * codes.shape[0], codes.shape[1]
+        if f"{layer}.weight_scale_2" in self.tensors:
+            raise Unsupported(f"{layer}.weight_scale_2", "INT4 that is rounded to FP8 (W4A8_AWQ)", "INT4 alone")
+        if scales.shape[0] != n:
+            what = f"shape {tuple(scales.shape)}"
+            raise InvalidArgument(f"{layer}.weight_scale", what, f"{n} rows, two for each byte")
+        packed = _bytes(codes).reshape(-1, 1, k)
+        nibbles = torch.cat([packed & 15, packed >> 4], 1).reshape(n, k)
+        middle = torch.full(scales.shape, 8)
+        return self._layer(layer, group_weight(nibbles ^ 8, middle, scales, f"{layer}.weight_scale", self.scales))
 
     def _powers(
         self, layer: str, codes: ModelTensor, scales: ModelTensor, format: str, n: int, k: int
@@ -557,23 +568,56 @@ def row_weight(codes: Tensor, scale: Tensor, name: str = "weight") -> QuantizedW
     return QuantizedWeight.from_streams([codes.detach().view(torch.uint8), rows.view(torch.uint8)], format, n, k)
 
 
-def group_weight(codes: Tensor, zeros: Tensor, scales: Tensor, name: str = "weight") -> QuantizedWeight:
+def group_weight(
+    codes: Tensor, zeros: Tensor, scales: Tensor, name: str = "weight_scale", rule: str | None = None
+) -> QuantizedWeight:
     """codes [n, k] of 0 to 15, integer zero points of 0 to 15 and scales [n, groups]: (code - zero) scale."""
     n, k = codes.shape
     groups = scales.shape[-1]
     if tuple(scales.shape) != (n, groups) or zeros.shape != scales.shape or groups == 0 or k % groups or k % 8:
         raise Unsupported(name, f"[{n}, {k}] with scales {tuple(scales.shape)}", "k a multiple of 8, in equal groups")
     padded = torch.nn.functional.pad(zeros.cpu().long(), (0, 0, 0, -n % 8), value=8)
-    imported = checkpoints.import_weights(
+    return import_groups(
         "compressed_tensors",
+        scales.detach().cpu(),
+        name,
+        rule,
         codes=_words(codes.cpu().long().reshape(n, -1, 8)),
-        scales=half_scales(scales.detach().cpu(), f"{name}_scale"),
-        zeros=_words(padded.reshape(-1, 8, groups).transpose(1, 2)),
+        zeros=_words(padded.reshape(-1, 8, groups).transpose(1, 2)) if (zeros != 8).any() else None,
         n=n,
         k=k,
         group=k // groups,
-    )
-    return host_weight(imported.weight)
+    )[0]
+
+
+def import_groups(
+    packing: str, scales: Tensor, name: str, rule: str | None, **tensors: Any
+) -> tuple[QuantizedWeight, Tensor | None]:
+    """import_weights(), whose scales may be float32; and its order. Those of whole rows stay as they are."""
+    rows = scales.numel() == tensors["n"] and scales.dtype == torch.float32
+    half = torch.ones(scales.shape, dtype=torch.float16) if rows else half_scales(scales, name, rule)
+    imported = checkpoints.import_weights(packing, scales=half, **tensors)
+    if rows and imported.weight.format.name != "int4_row":
+        return import_groups(packing, half_scales(scales, name, rule), name, rule, **tensors)
+    weight = host_weight(imported.weight)
+    if rows:
+        weight.scales = scales.reshape(-1, 1).contiguous().view(torch.uint8)
+    return weight, None if imported.order is None else torch.as_tensor(imported.order)
+
+
+def q8_0_weight(codes: Tensor, scales: Tensor, name: str = "weight_scale", rule: str | None = None) -> QuantizedWeight:
+    """codes [n, k] of int8 under scales [n, groups], each of which serves several blocks of q8_0."""
+    n, k = codes.shape
+    groups = scales.shape[-1]
+    if scales.shape[0] != n or groups == 0 or k % groups or k // groups % 32:
+        what = f"8 bits, [{n}, {k}], with scales {tuple(scales.shape)}"
+        raise Unsupported(name, what, "groups of a multiple of 32, or rows")
+    half = half_scales(scales, name, rule)
+    if half.dtype != torch.float16:
+        raise Unsupported(name, "bfloat16", "numbers that float16 has, as q8_0 stores them")
+    by_block = half.repeat_interleave(k // groups // 32, 1).reshape(n, k // 32, 1).view(torch.uint8)
+    data = torch.cat([by_block, codes.reshape(n, k // 32, 32).view(torch.uint8)], -1)
+    return QuantizedWeight.from_streams([data], "q8_0", n, k)
 
 
 def _words(nibbles: Tensor) -> Tensor:
@@ -581,9 +625,24 @@ def _words(nibbles: Tensor) -> Tensor:
     return (nibbles << torch.arange(0, 32, 4)).sum(-1).to(torch.int32)  # wraps
 
 
-def half_scales(scales: Tensor, name: str) -> Tensor:
-    """As float16 or bfloat16, whichever holds them all."""
+def check_rule(scales: str) -> None:
+    if scales not in ("exact", "nearest"):
+        raise InvalidArgument("scales", repr(scales), "'exact' or 'nearest'")
+
+
+def half_scales(scales: Tensor, name: str, rule: str | None = None) -> Tensor:
+    """As float16 or bfloat16, whichever holds them all. rule: what to do if neither does, "exact" or "nearest"; None:
+    there is no choice."""
+    values = scales.float()
     for dtype in (torch.float16, torch.bfloat16):
-        if torch.equal(scales.to(dtype).float(), scales.float()):
+        if torch.equal(scales.to(dtype).float(), values):
             return scales.to(dtype).contiguous()
-    raise Unsupported(name, f"{scales.dtype}", "numbers that float16 or bfloat16 has")
+    half = scales.to(torch.float16)
+    if rule != "nearest":
+        hint = "" if rule is None else '; scales="nearest" rounds them'
+        given = str(scales.dtype).removeprefix("torch.")
+        raise Unsupported(name, given, f"numbers that float16 has, as formats store them{hint}")
+    if not ((half.float() - values).abs() <= values.abs() * 2**-11).all():
+        what = f"from {values.abs().min():g} to {values.abs().max():g}"
+        raise Unsupported(name, what, "0, or magnitudes in float16's range, 2^-14 to 65504")
+    return half.contiguous()

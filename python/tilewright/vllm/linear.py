@@ -23,10 +23,9 @@ from vllm.model_executor.parameter import (
     RowvLLMParameter,
 )
 
-from .. import checkpoints
 from .._errors import InvalidArgument, Unsupported
 from ..torch import QuantizedLinear, QuantizedWeight
-from ..torch.checkpoints import half_scales, host_weight, row_weight
+from ..torch.checkpoints import import_groups, row_weight
 from .schemes import Scheme
 
 
@@ -320,10 +319,12 @@ def _read_grouped(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> R
             )
         group, axis = piece, 1 if scheme.kind == "compressed_tensors" else 0
         grouped = {name: tensor.index_select(axis, which).contiguous() for name, tensor in grouped.items()}
-    imported = checkpoints.import_weights(
+    weight, order = import_groups(
         scheme.kind,
+        grouped["scales"],
+        f"{method.prefix}.{scales}",
+        None,
         codes=given[codes],
-        scales=half_scales(grouped["scales"], f"{method.prefix}.{scales}"),
         zeros=grouped.get("zeros"),
         g_idx=table,
         n=shard.n,
@@ -331,8 +332,7 @@ def _read_grouped(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> R
         group=group,
         bits=scheme.bits,
     )
-    order = None if imported.order is None else torch.as_tensor(imported.order)
-    return [host_weight(imported.weight)], order
+    return [weight], order
 
 
 def _pieces_of_groups(group: Tensor) -> tuple[int, Tensor, Tensor | None]:
