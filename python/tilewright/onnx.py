@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized linear layers of ONNX models, and back, exactly.
+"""Quantized linear layers of ONNX models, and models with such layers to ONNX, exactly.
 
     for name, layer in tilewright.onnx.load_quantized("model.onnx"):    # a QuantizedLinear of tilewright.torch
         ...
-    onnx.save(tilewright.onnx.export(layer), "layer.onnx")
+    tilewright.onnx.export(model, (x,), "model.onnx")
 
 Read are ONNX Runtime's MatMulNBits (2, 4 and 8 bits) and DequantizeLinear in front of the second operand of a MatMul or
-Gemm (INT8 by row or tensor, INT4 and UINT4 in blocks, and NVFP4 as Model Optimizer exports it for TensorRT: FLOAT4E2M1
+Gemm (INT8 and E4M3 by row or tensor, INT4 and UINT4 in blocks, and NVFP4 as Model Optimizer exports it for TensorRT: FLOAT4E2M1
 in blocks of 16 whose scales in FLOAT8E4M3FN are dequantized by one number). Needs the package onnx, 1.18 for FP4."""
 
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any, Union
 
@@ -19,12 +20,12 @@ import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import checkpoints, codec
 from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported
-from .torch import QuantizedLinear, QuantizedWeight
-from .torch.checkpoints import check_rule, group_weight, q8_0_weight
+from .torch import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d, QuantizedLinear, QuantizedWeight
+from .torch.checkpoints import check_rule, group_weight, q8_0_weight, row_weight
 
 __all__ = ["export", "load_quantized"]
 
@@ -237,6 +238,9 @@ def _blocks(node: _Node, codes: Any, zeros: Any, scales: Any) -> QuantizedWeight
     return group_weight(*parts, _floats(scales), f"{node.name} (scales)", node.scales)
 
 
+_EIGHT = {TensorProto.INT8: torch.int8, TensorProto.FLOAT8E4M3FN: torch.float8_e4m3fn}
+
+
 def _floats(scales: Any) -> Tensor:
     """float32, as which NumPy may not have them: bfloat16's are another package's."""
     return torch.from_numpy(np.ascontiguousarray(scales, np.float32))
@@ -254,22 +258,19 @@ def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> Quanti
     if zeros is not None and zeros.shape != scales.shape:
         raise InvalidArgument(f"{node.name} (input 2)", f"shape {zeros.shape}", f"{scales.shape}, as scales have")
     wide, offsets = codes.astype(np.int16), None if zeros is None else zeros.astype(np.int16)
-    if kind == TensorProto.INT8 and not group:
+    if kind in _EIGHT and not group:
         n = wide.shape[1 if turned else 0]
         if scales.size not in (1, n) or (scales.size != 1 and axis != (1 if turned else 0)):
             raise Unsupported(
                 f"{node.name} (input 1)", f"shape {scales.shape}, axis {axis}", "one, or one for each output"
             )
         if offsets is not None and offsets.any():
-            raise Unsupported(f"{node.name} (input 2)", "zero points", "zeros: int8_row has none")
-        data = np.ascontiguousarray(codes.T if turned else codes).view(np.uint8).reshape(-1)
-        rows = np.ascontiguousarray(np.broadcast_to(scales.astype(np.float32).reshape(-1), (n,)))
-        return QuantizedWeight.from_streams(
-            [torch.from_numpy(data.copy()), torch.from_numpy(rows.view(np.uint8).copy())], "int8_row", n, data.size // n
-        )
+            raise Unsupported(f"{node.name} (input 2)", "zero points", "zeros: formats of 8 bits have none")
+        data = np.array(codes.T if turned else codes, order="C").view(np.uint8)
+        return row_weight(torch.from_numpy(data).view(_EIGHT[kind]), _floats(scales).reshape(-1), node.name)
     if kind not in (TensorProto.INT4, TensorProto.UINT4) or group < 1 or axis != (0 if turned else 1):
         what = f"{TensorProto.DataType.Name(kind)}, axis {axis}, block_size {group}"
-        allowed = "INT8 by output or tensor, INT4, UINT4 or FLOAT4E2M1 in blocks along the reduction"
+        allowed = "INT8 or FLOAT8E4M3FN by output or tensor, INT4, UINT4 or FLOAT4E2M1 in blocks along the reduction"
         raise Unsupported(node.name, what, allowed)
     if turned:
         wide, scales, offsets = wide.T, scales.T, None if offsets is None else offsets.T
@@ -315,66 +316,132 @@ def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWei
 # ---- export
 
 
-def export(layer: QuantizedLinear, name: str = "linear") -> onnx.ModelProto:
-    """A model with one layer: x [..., in_features] -> y [..., out_features], float32. int4_*, uint4_*, q4_0 and q8_0
-    become MatMulNBits; int8_row becomes DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose and MatMul
-    (opset 23), as Model Optimizer exports it. x is not quantized, whatever the layer's activation is. Raises
-    Unsupported for other formats, and for layers with `order`."""
-    if layer.factors is not None:
-        raise Unsupported("factors", "of x", "a layer whose x is taken as it is")
-    if layer.order is not None:
-        raise Unsupported("order", "act-order", "a layer whose columns are in order")
-    n, k = layer.out_features, layer.in_features
-    streams = [stream.cpu() for stream in layer.weight.stored()]
-    bias = None if layer.bias is None else layer.bias.detach().float().cpu().numpy()
-    constants: dict[str, Any] = {}
-    stored: list[onnx.TensorProto] = []
-    fp4 = layer.weight.format == "nvfp4"
-    opsets = [helper.make_opsetid("", 23 if fp4 else 21)]
-    if fp4 or layer.weight.format == "int8_row":
-        if fp4:
-            bytes_ = [stream.numpy().tobytes() for stream in streams[:2]]
-            stored = [
-                helper.make_tensor(f"{name}.weight", _FLOAT4, (n, k), bytes_[0], raw=True),
-                helper.make_tensor(f"{name}.scales", TensorProto.FLOAT8E4M3FN, (n, k // 16), bytes_[1], raw=True),
-            ]
-            constants[f"{name}.scale"] = streams[2].reshape(()).numpy()
-            nodes = [
-                helper.make_node("DequantizeLinear", [f"{name}.scales", f"{name}.scale"], [f"{name}.s"]),
-                helper.make_node(
-                    "DequantizeLinear", [f"{name}.weight", f"{name}.s"], [f"{name}.d"], axis=1, block_size=16
-                ),
-                helper.make_node("Transpose", [f"{name}.d"], [f"{name}.w"], perm=[1, 0]),
-            ]
+def export(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    path: Union[str, os.PathLike[str], None] = None,
+    *,
+    left: dict[str, str] | None = None,
+    **options: Any,
+) -> Any:
+    """torch.onnx.export() of a model whose QuantizedLinear layers keep their weights: int4_*, uint4_*, q4_0 and q8_0
+    become MatMulNBits, int8 and e4m3 by row or tensor DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose
+    and MatMul, as Model Optimizer exports it. Nodes are named as the modules. Returns the ONNXProgram, and saves it
+    where there is a path.
+
+    Values of weights are the layers', and products single precision whatever x's dtype is. x is quantized where the layer
+    quantizes it to 8-bit integers, in ONNX Runtime's way (accuracy_level 4); else it is taken as it is. options: as of
+    torch.onnx.export(). Needs the package onnxscript.
+
+    Raises Unsupported naming a layer whose format ONNX has not, or a convolution. left: a dict that gets the reason of
+    each, by name, which then is exported in floats."""
+    model = model if not isinstance(model, _LAYERS) else nn.Sequential(OrderedDict(linear=model))
+    own = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, _LAYERS)}
+    standins: dict[int, nn.Module] = {}
+    for name, layer in own.items():
+        if id(layer) not in standins:
+            standins[id(layer)] = _standin(layer, name, left)
+    try:
+        for name, layer in own.items():
+            model.set_submodule(name, standins[id(layer)])
+        program = torch.onnx.export(model, args, opset_version=23, dynamo=True, verbose=False, **options)
+    finally:
+        for name, layer in own.items():
+            model.set_submodule(name, layer)
+    assert program is not None
+    for node in program.model.graph:  # of a layer that is called twice the first: names are unique
+        if node.op_type in ("MatMulNBits", "MatMul") and own.pop(name := _layer_of(node), None) is not None:
+            node.name = name
+    if path is not None:
+        program.save(path)
+    return program
+
+
+_LAYERS = (QuantizedLinear, QuantizedConv1d, QuantizedConv2d, QuantizedConv3d)
+
+
+def _layer_of(node: Any) -> str:
+    """The module whose weight a product has, through DequantizeLinear and Transpose."""
+    value = node.inputs[1]
+    while value is not None and (maker := value.producer()) is not None:
+        value = maker.inputs[0] if maker.op_type in ("DequantizeLinear", "Transpose") else None
+    return "" if value is None else value.name.rpartition(".")[0]
+
+
+def _standin(layer: Any, name: str, left: dict[str, str] | None) -> nn.Module:
+    try:
+        if not isinstance(layer, QuantizedLinear):
+            raise Unsupported(name, type(layer).__name__, "linear layers: no operator has its weight")
+        return _Standin(layer)
+    except TilewrightError as error:
+        if not error.field.startswith(name):
+            error = type(error)(f"{name}.{error.field}", error.value, error.allowed)
+        if left is None:
+            raise error from None
+        left[name] = str(error)
+        return layer.to_linear() if isinstance(layer, QuantizedLinear) else layer.to_conv()  # type: ignore[no-any-return]
+
+
+class _Standin(nn.Module):
+    """A QuantizedLinear whose forward() is ONNX's operators, for the exporter to follow."""
+
+    def __init__(self, layer: QuantizedLinear) -> None:
+        super().__init__()
+        n, k, format = layer.out_features, layer.in_features, layer.weight.format
+        self.k, self.n = k, n
+        data, *scales = [stream.cpu() for stream in layer.weight.stored()]
+        if format == "nvfp4":
+            self.forms = [("DequantizeLinear", ("scales", "scale"), {}), ("DequantizeLinear", ("codes", ""), _BLOCKS)]
+            parts = {"codes": data.reshape(n, -1).view(torch.float4_e2m1fn_x2), "scale": scales[1].reshape(())}
+            parts["scales"] = scales[0].reshape(n, -1).view(torch.float8_e4m3fn)
+        elif format in _BYTES:
+            self.forms = [("DequantizeLinear", ("codes", "scales"), {"axis": 1})]
+            parts = {"codes": data.view(_BYTES[format]).reshape(n, k).T.contiguous()}
+            parts["scales"] = scales[0].reshape(-1).view(torch.float32).expand(n).contiguous()
         else:
-            codes = streams[0].view(torch.int8).reshape(n, k).numpy()
-            constants[f"{name}.weight"] = np.ascontiguousarray(codes.T)
-            constants[f"{name}.scales"] = streams[1].reshape(-1).view(torch.float32).numpy()
-            nodes = [helper.make_node("DequantizeLinear", list(constants), [f"{name}.w"], axis=1)]
-        nodes.append(helper.make_node("MatMul", ["x", f"{name}.w"], ["y" if bias is None else f"{name}.z"], name=name))
-        if bias is not None:
-            constants[f"{name}.bias"] = bias
-            nodes.append(helper.make_node("Add", [f"{name}.z", f"{name}.bias"], ["y"]))
-    else:
-        bits, group, packed, scales, zeros = _packed(layer.weight.format, streams, n, k)
-        constants[f"{name}.B"] = packed.reshape(n, k // group, -1)
-        constants[f"{name}.scales"] = scales.astype(np.float32).reshape(-1)
-        inputs = ["x", *constants, "", "", ""]
-        if zeros is not None:
-            constants[f"{name}.zero_points"] = zeros
-            inputs[3] = f"{name}.zero_points"
-        if bias is not None:
-            constants[f"{name}.bias"] = bias
-            inputs[5] = f"{name}.bias"
-        while not inputs[-1]:
-            inputs.pop()
-        sizes = {"K": k, "N": n, "bits": bits, "block_size": group}
-        nodes = [helper.make_node("MatMulNBits", inputs, ["y"], name=name, domain=_MS, **sizes)]
-        opsets.append(helper.make_opsetid(_MS, 1))
-    values = [helper.make_tensor_value_info(v, TensorProto.FLOAT, ["rows", e]) for v, e in (("x", k), ("y", n))]
-    stored += [numpy_helper.from_array(value, key) for key, value in constants.items()]
-    graph = helper.make_graph(nodes, name, values[:1], values[1:], stored)
-    return helper.make_model(graph, opset_imports=opsets, ir_version=11 if fp4 else 10)
+            bits, group, codes, halves, zeros = _packed(format, [data, *scales], n, k)
+            parts = {"codes": torch.from_numpy(np.ascontiguousarray(codes.reshape(n, k // group, -1)))}
+            parts["scales"] = torch.from_numpy(halves.astype(np.float32).reshape(-1))
+            if zeros is not None:
+                parts["zeros"] = torch.from_numpy(zeros)
+            level = 4 if layer.activation in ("q8_1", "q8_0", "int8_row") else 1
+            self.sizes = {"K": k, "N": n, "bits": bits, "block_size": group, "accuracy_level": level}
+            self.forms = []
+        for part, tensor in parts.items():
+            self.register_buffer(part, tensor)
+        self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().float().cpu())
+        self.order = None if layer.order is None else nn.Buffer(layer.order.long().cpu())
+        self.factors = None if layer.factors is None else nn.Buffer(layer.factors.cpu())
+
+    def forward(self, x: Tensor) -> Tensor:
+        dtype, x = x.dtype, x.float()
+        if self.factors is not None:
+            x = x * self.factors
+        if self.order is not None:
+            x = x.index_select(-1, self.order)
+        operator = torch.onnx.ops.symbolic
+        if not self.forms:
+            inputs = (x, self.codes, self.scales, getattr(self, "zeros", None), None, self.bias)
+            shape = (*x.shape[:-1], self.n)
+            y = operator(f"{_MS}::MatMulNBits", inputs, self.sizes, dtype=torch.float32, shape=shape, version=1)
+            return y.to(dtype)
+        w = None
+        for op, names, attributes in self.forms:
+            inputs = tuple(getattr(self, part) if part else w for part in names)
+            shape = (self.n, self.k) if attributes is _BLOCKS else tuple(inputs[0].shape)
+            w = operator(op, inputs, attributes, dtype=torch.float32, shape=shape)
+        assert w is not None
+        y = x @ (w.T if len(self.forms) > 1 else w)
+        return (y if self.bias is None else y + self.bias).to(dtype)
+
+
+_BLOCKS = {"axis": 1, "block_size": 16}
+_BYTES = {
+    "int8_row": torch.int8,
+    "int8_tensor": torch.int8,
+    "e4m3_row": torch.float8_e4m3fn,
+    "e4m3_tensor": torch.float8_e4m3fn,
+}
 
 
 def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, int, Any, Any, Any]:
@@ -391,7 +458,8 @@ def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, in
         return 4, 32, nibbles[..., ::2] | (nibbles[..., 1::2] << 4), scales, None
     kind, _, group = format.partition("_g")
     if kind not in ("int4", "uint4") or not group:
-        raise Unsupported("weight", format, "int4_g*, uint4_g*, q4_0, q8_0, int8_row or nvfp4")
+        allowed = ", ".join(("int4_g*", "uint4_g*", "q4_0", "q8_0", *_BYTES, "nvfp4"))
+        raise Unsupported("weight", format, f"one of {allowed}, which ONNX has operators for")
     size = int(group)
     encoded = codec.Encoded(format, n, k, *streams)
     out = checkpoints.export_weights(encoded, "compressed_tensors", group=size)
