@@ -29,6 +29,13 @@ LayerOptions options_of(const char* x_from, std::int32_t pack) {
 
 tw_problem* problem_of(const std::optional<Problem>& problem) { return problem ? new tw_problem(*problem) : nullptr; }
 
+void write_problems(tw_layer_problems* problems, const LayerProblems& found) {
+  write_struct(
+      problems,
+      {0, problem_of(found.main), problem_of(found.cast), problem_of(found.fused), problem_of(found.repack), found.few},
+      "problems");
+}
+
 }  // namespace
 
 extern "C" {
@@ -36,12 +43,8 @@ extern "C" {
 tw_status tw_layer_describe(const tw_problem* problem, const char* arch_name, const char* x_from, int32_t pack,
                             tw_layer_problems* problems, tw_error** error) {
   return guarded(error, [&] {
-    const LayerProblems found =
-        layer_problems(handle(problem).value, arch(text(arch_name, "arch")), options_of(x_from, pack));
-    write_struct(problems,
-                 {0, problem_of(found.main), problem_of(found.cast), problem_of(found.fused), problem_of(found.repack),
-                  found.few},
-                 "problems");
+    write_problems(problems,
+                   layer_problems(handle(problem).value, arch(text(arch_name, "arch")), options_of(x_from, pack)));
   });
 }
 
@@ -54,6 +57,10 @@ tw_status tw_layer_create(tw_engine* engine, const tw_problem* problem, const tw
 }
 void tw_layer_retain(tw_layer* layer) { retain(layer); }
 void tw_layer_release(tw_layer* layer) { release(layer); }
+
+tw_status tw_layer_get_problems(const tw_layer* layer, tw_layer_problems* problems, tw_error** error) {
+  return guarded(error, [&] { write_problems(problems, handle(layer).value.problems()); });
+}
 
 tw_status tw_layer_kernel(const tw_layer* layer, tw_kernel** kernel, tw_error** error) {
   return guarded(error, [&] { create(kernel, "kernel", handle(layer).value.kernel()); });

@@ -25,6 +25,11 @@ std::function<void(std::string_view, int, int)> progress_of(void (*progress)(voi
   };
 }
 
+std::function<bool()> cancelled_of(int32_t (*cancelled)(void*), void* user) {
+  if (cancelled == nullptr) return {};
+  return [cancelled, user] { return cancelled(user) != 0; };
+}
+
 int least(std::int32_t value, std::int32_t least, const char* name) {
   if (value < least) refuse(name, std::to_string(value), fmt::format("{} or more are allowed", least));
   return value;
@@ -53,7 +58,7 @@ TunePolicy policy_of(const tw_tune_policy* given) {
   if (!(p.cold_bytes >= 0)) refuse("cold_bytes", fmt::format("{}", p.cold_bytes), "0 or more are allowed");
   policy.cold_bytes = p.cold_bytes;
   policy.progress = progress_of(p.progress, p.user);
-  if (p.cancelled) policy.cancelled = [cancelled = p.cancelled, user = p.user] { return cancelled(user) != 0; };
+  policy.cancelled = cancelled_of(p.cancelled, p.user);
   return policy;
 }
 
@@ -64,8 +69,10 @@ PrewarmPolicy policy_of(const tw_prewarm_policy* given) {
   policy.top = least(p.top, 1, "top");
   policy.jobs = least(p.jobs, 0, "jobs");
   policy.every_bucket = flag(p.every_bucket, "every_bucket");
+  policy.reference = flag(p.reference, "reference");
   policy.worker = word(p.worker);
   policy.progress = progress_of(p.progress, p.user);
+  policy.cancelled = cancelled_of(p.cancelled, p.user);
   return policy;
 }
 
@@ -152,7 +159,7 @@ tw_status tw_prewarm(tw_engine* engine, const tw_problem* const* problems, size_
 tw_status tw_prewarm_report_summary(const tw_prewarm_report* report, tw_prewarm_summary* summary, tw_error** error) {
   return guarded(error, [&] {
     const PrewarmReport& r = handle(report, "report").value;
-    write_struct(summary, {0, r.compiled, r.skipped, r.failed, r.evicted, r.seconds}, "summary");
+    write_struct(summary, {0, r.compiled, r.skipped, r.failed, r.evicted, r.seconds, r.cancelled}, "summary");
   });
 }
 

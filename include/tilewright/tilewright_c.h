@@ -464,6 +464,8 @@ TW_API tw_status tw_layer_create(tw_engine* engine, const tw_problem* problem, c
                                  const char* x_from, int32_t pack, tw_layer** layer, tw_error** error);
 TW_API void tw_layer_retain(tw_layer* layer);
 TW_API void tw_layer_release(tw_layer* layer);
+/* What it launches, as tw_layer_describe() says it. */
+TW_API tw_status tw_layer_get_problems(const tw_layer* layer, tw_layer_problems* problems, tw_error** error);
 /* The kernel of `main`. Release it. */
 TW_API tw_status tw_layer_kernel(const tw_layer* layer, tw_kernel** kernel, tw_error** error);
 /* 1 if launches take w reordered, else 0, also for what is no layer. */
@@ -570,17 +572,20 @@ typedef struct tw_prewarm_policy {
   const char* worker;   /* may be null: threads of this process compile */
   void (*progress)(void* user, const char* stage, int32_t done, int32_t total); /* may be null */
   void* user;
+  int32_t (*cancelled)(void* user); /* polled between compiles; may be null */
+  int32_t reference;                /* 0 or 1: compile the reference too where no other kernel takes a problem */
 } tw_prewarm_policy;
 #define TW_PREWARM_POLICY_INIT \
-  { sizeof(tw_prewarm_policy), 4, 0, 1, 0, 0, 0 }
+  { sizeof(tw_prewarm_policy), 4, 0, 1, 0, 0, 0, 0, 0 }
 typedef struct tw_prewarm_report tw_prewarm_report;
 typedef struct tw_prewarm_summary {
   uint32_t struct_size;
   int32_t compiled, skipped, failed, evicted;
   double seconds;
+  int32_t cancelled; /* 0 or 1 */
 } tw_prewarm_summary;
 #define TW_PREWARM_SUMMARY_INIT \
-  { sizeof(tw_prewarm_summary), 0, 0, 0, 0, 0 }
+  { sizeof(tw_prewarm_summary), 0, 0, 0, 0, 0, 0 }
 TW_API tw_status tw_prewarm(tw_engine* engine, const tw_problem* const* problems, size_t problem_count,
                             const char* const* archs, size_t arch_count, const tw_prewarm_policy* policy,
                             tw_prewarm_report** report, tw_error** error);

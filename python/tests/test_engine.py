@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import threading
@@ -165,6 +166,37 @@ def test_prewarm_refusals(engine):
         engine.prewarm(["nonsense"])
     with pytest.raises(ZeroDivisionError):  # out of a callback, as it was raised
         engine.prewarm("cast x=f32 y=f16 rows=1 cols=256", top=1, progress=lambda *step: 1 // 0)
+    alone = "gemm x=q8_1 w=nf4 y=f32 m=2 n=64 k=256"
+    report = engine.prewarm(alone, ["sm_80"], top=1, every_bucket=False)
+    assert report.failed == 1 and "only the reference kernel" in report.failures[0]
+    assert engine.prewarm(alone, ["sm_80"], top=1, every_bucket=False, reference=True).failed == 0
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("by", ["signal", "cancelled"])
+def test_prewarm_ends_early(tmp_path, by):
+    """Between two compiles; what was compiled is stored."""
+    tmp_path.chmod(0o700)
+    problems = [f"cast x=f32 y={y} rows=1 cols=256" for y in ("f16", "bf16", "q8_0", "q8_1", "int8_row", "mxfp8")]
+    compiles = []
+
+    def progress(stage, *counts):
+        compiles.extend([stage] if stage == "compile" else [])
+        if by == "signal" and len(compiles) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with tw.Engine(cache=str(tmp_path / "a.db"), nvrtc=NVRTC) as e:
+        given = {"jobs": 1, "worker": "", "progress": progress}
+        if by == "signal":
+            with pytest.raises(KeyboardInterrupt):
+                e.prewarm(problems, **given)
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        else:
+            report = e.prewarm(problems, cancelled=lambda: len(compiles) >= 2, **given)
+            assert report.cancelled and 2 <= report.compiled <= 3
+        assert len(compiles) <= 3
+        again = e.prewarm(problems[:1], top=1, jobs=1, worker="", every_bucket=False)
+        assert again.skipped > 0 and not again.cancelled
 
 
 def test_progress_without_a_terminal(monkeypatch):

@@ -341,6 +341,7 @@ class RowRange(Sized):
 
 
 PrewarmPolicyProgress = CFUNCTYPE(None, c_void_p, c_char_p, c_int32, c_int32)
+PrewarmPolicyCancelled = CFUNCTYPE(c_int32, c_void_p)
 
 
 class PrewarmPolicy(Sized):
@@ -352,6 +353,8 @@ class PrewarmPolicy(Sized):
         ("worker", c_char_p),
         ("progress", PrewarmPolicyProgress),
         ("user", c_void_p),
+        ("cancelled", PrewarmPolicyCancelled),
+        ("reference", c_int32),
     ]
     _defaults_ = {"top": 4, "every_bucket": 1}
 
@@ -364,6 +367,7 @@ class PrewarmSummary(Sized):
         ("failed", c_int32),
         ("evicted", c_int32),
         ("seconds", c_double),
+        ("cancelled", c_int32),
     ]
 
 
@@ -694,6 +698,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "tw_layer_create": (_FALLIBLE, (c_void_p, c_void_p, c_void_p, c_char_p, c_int32, c_void_p)),
     "tw_layer_retain": (None, (c_void_p,)),
     "tw_layer_release": (None, (c_void_p,)),
+    "tw_layer_get_problems": (_FALLIBLE, (c_void_p, c_void_p)),
     "tw_layer_kernel": (_FALLIBLE, (c_void_p, c_void_p)),
     "tw_layer_packed": (c_int32, (c_void_p,)),
     "tw_layer_weight_bytes": (_FALLIBLE, (c_void_p, c_int32, c_void_p)),

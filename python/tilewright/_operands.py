@@ -198,6 +198,26 @@ def bind(
     return bound
 
 
+def bind_launch(
+    wanted: Slots, problem: Any, arguments: dict[str, Any], rows: int | None, ordinal: int, stream: int
+) -> tuple[Bound, Any]:
+    """The arguments of a launch, rows and numbers among them: bind(), and numbers()."""
+    given = {name: value for name, value in arguments.items() if value is not None}
+    count = given.pop(wanted.rows_name, rows) if wanted.rows_name else rows
+    if rows is not None and count != rows:
+        raise _errors.InvalidArgument("rows", str(rows), f"None, or {count}, which {wanted.rows_name} is")
+    if count is not None and not wanted.rows_name:
+        raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {problem.op} has no rows")
+    own = {value.name: given.pop(value.name) for value in wanted.values if value.name in given}
+    strides = {slot.stride: own[slot.stride] for slot in wanted.all if own.get(slot.stride)}
+    bound = bind(wanted, given, count, problem.rows * wanted.default_per, strides, ordinal, stream)
+    try:
+        return bound, numbers(wanted, {**own, **bound.strides})
+    except BaseException:
+        bound.close()
+        raise
+
+
 def _values(wanted: Slots, values: dict[str, Any]) -> list[Any]:
     """The argument of every buffer; None where there is none."""
     out: list[Any] = [None] * len(wanted.all)

@@ -50,22 +50,13 @@ class Kernel(Handle):
         Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
         must stay allocated until the launch has ended."""
         on = stream_handle(stream)
-        given = {name: value for name, value in arguments.items() if value is not None}
         if not isinstance(self.subject, Problem):
+            given = {name: value for name, value in arguments.items() if value is not None}
             self._launch_task(self.subject, given, on, rows)
             return
         wanted = self.subject.slots(True)
-        count = given.pop(wanted.rows_name, rows) if wanted.rows_name else rows
-        if rows is not None and count != rows:
-            raise _errors.InvalidArgument("rows", str(rows), f"None, or {count}, which {wanted.rows_name} is")
-        if count is not None and not wanted.rows_name:
-            raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {self.subject.op} has no rows")
-        numbers = {value.name: given.pop(value.name) for value in wanted.values if value.name in given}
-        strides = {slot.stride: numbers[slot.stride] for slot in wanted.all if numbers.get(slot.stride)}
-        default = self.subject.rows * wanted.default_per
-        bound = _operands.bind(wanted, given, count, default, strides, self.device.ordinal, on)
+        bound, values = _operands.bind_launch(wanted, self.subject, arguments, rows, self.device.ordinal, on)
         try:
-            values = _operands.numbers(wanted, {**numbers, **bound.strides})
             pointers = (ctypes.c_void_p * len(bound.pointers))(*bound.pointers)
             taken = bound.rows if wanted.rows_name else self.subject.rows
             lib.tw_launch_buffers(self, on, pointers, len(pointers), taken, values, len(values))
@@ -241,8 +232,7 @@ class Engine(Handle):
         given = {"max_candidates": max_candidates, "patience": patience, "max_binaries": max_binaries, "jobs": jobs}
         numbers = {name: value for name, value in {**given, "cold_bytes": cold_bytes}.items() if value is not None}
         flags = {"all_rows": int(all_rows), "exhaustive": int(exhaustive), "retune": int(retune)}
-        asked = calls.guard(cancelled, True) if cancelled is not None else lambda: False
-        stop = _c.TunePolicyCancelled(lambda user: int(calls.stopped or bool(asked())))
+        stop = _c.TunePolicyCancelled(_stop(cancelled, calls))
         report = ctypes.c_void_p()
         with _bar(progress) as shown, calls:
             policy = _c.TunePolicy(
@@ -260,24 +250,33 @@ class Engine(Handle):
         top: int = 4,
         jobs: int = 0,
         every_bucket: bool = True,
+        reference: bool = False,
         worker: str | os.PathLike[str] | None = None,
         progress: Progress = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> reports.PrewarmReport:
         """Compiles what prepare() and tune() will need on those targets; needs no GPU. top: candidates of each problem;
-        jobs: 0 is one per core; every_bucket: also what serves all other numbers of rows. worker: a program that
-        compiles in processes of its own ("": threads of this process; None: the packaged tool, if it is there). What
-        fails by itself is in the report; raises LibraryMissing without a compiler. Ctrl-C is raised when it is done."""
+        jobs: 0 is one per core; every_bucket: also what serves all other numbers of rows; reference: also the reference,
+        where no other kernel takes a problem, which else fails. worker: a program that compiles in processes of its own
+        ("": threads of this process; None: the packaged tool, if it is there).
+
+        What fails by itself is in the report; raises LibraryMissing without a compiler. cancelled is polled between
+        compiles. Ctrl-C and exceptions out of functions end it there, too, and are raised; what was compiled until then
+        is stored."""
         from .__main__ import packaged_tool
 
         calls = problems.calls if isinstance(problems, Task) else Calls()
         program = (packaged_tool() or "") if worker is None else worker
         targets = [_c.text(arch, "archs") for arch in ([archs] if isinstance(archs, str) else archs)]
+        stop = _c.PrewarmPolicyCancelled(_stop(cancelled, calls))
         report = ctypes.c_void_p()
         with _bar(progress) as shown, calls:
             policy = _c.PrewarmPolicy(
                 top=top,
                 jobs=jobs,
                 every_bucket=int(every_bucket),
+                reference=int(reference),
+                cancelled=stop,
                 worker=_c.path(program, "worker") or None,
                 progress=_progress(shown, calls),
             )
@@ -427,6 +426,12 @@ def _subject(problem: Problem | str | Task, device: Device) -> Problem | Task:
     if device.is_cpu and "__global__" in problem.source(problem.candidates[0]):
         raise _errors.Unsupported("device", device.arch, "a GPU: the task's text is CUDA; a CPU takes LLVM IR")
     return problem
+
+
+def _stop(cancelled: Callable[[], bool] | None, calls: Calls) -> Callable[[Any], int]:
+    """What C polls: an interrupt and a callback's exception stop it, as does the caller's function."""
+    asked = calls.guard(cancelled, True) if cancelled is not None else lambda: False
+    return lambda user: int(calls.stopped or bool(asked()))
 
 
 def _progress(shown: Callable[[str, int, int], Any] | None, calls: Calls) -> Any:

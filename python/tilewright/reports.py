@@ -61,7 +61,7 @@ class TuneReport(NamedTuple):
 
 class PrewarmReport(NamedTuple):
     """What prewarm() did. skipped: already stored, or the same binary as another; evicted: what the cache's cap has
-    cost since; failures: one sentence for each that failed."""
+    cost since; failures: one sentence for each that failed; cancelled: whether it was ended early."""
 
     compiled: int
     skipped: int
@@ -69,6 +69,7 @@ class PrewarmReport(NamedTuple):
     evicted: int
     seconds: float
     failures: tuple[str, ...]
+    cancelled: bool = False
 
 
 class Planned(NamedTuple):
@@ -163,7 +164,7 @@ def prewarm_report(handle: ctypes.c_void_p) -> PrewarmReport:
         failures: list[str] = []
         while (text := lib.tw_prewarm_report_failure(handle, len(failures))) is not None:
             failures.append(_c.string(text))
-        return PrewarmReport(s.compiled, s.skipped, s.failed, s.evicted, s.seconds, tuple(failures))
+        return PrewarmReport(s.compiled, s.skipped, s.failed, s.evicted, s.seconds, tuple(failures), bool(s.cancelled))
     finally:
         lib.tw_prewarm_report_release(handle)
 

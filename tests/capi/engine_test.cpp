@@ -660,6 +660,7 @@ TEST_CASE("a cache is prewarmed, exported, merged and imported") {
     succeed([&](tw_error** e) { return tw_prewarm_report_summary(report, &summary, e); });
     CHECK(summary.compiled >= 1);
     CHECK(summary.failed == 0);
+    CHECK(summary.cancelled == 0);
     CHECK(tw_prewarm_report_failure(report, 0) == nullptr);
     CHECK(calls > 0);
     tw_prewarm_report_release(report);
@@ -667,6 +668,19 @@ TEST_CASE("a cache is prewarmed, exported, merged and imported") {
     CHECK(failure([&](tw_error** e) {
             return tw_prewarm(en.get(), problems, 1, archs, 1, &policy, &report, e);
           }).field == "top");
+    policy.top = 1;
+    policy.reference = 2;
+    CHECK(failure([&](tw_error** e) {
+            return tw_prewarm(en.get(), problems, 1, archs, 1, &policy, &report, e);
+          }).field == "reference");
+    policy.reference = 0;
+    policy.cancelled = [](void*) -> int32_t { return 1; };
+    succeed([&](tw_error** e) { return tw_prewarm(en.get(), problems, 1, archs, 1, &policy, &report, e); });
+    tw_prewarm_summary ended = TW_PREWARM_SUMMARY_INIT;
+    succeed([&](tw_error** e) { return tw_prewarm_report_summary(report, &ended, e); });
+    CHECK(ended.cancelled == 1);
+    CHECK(ended.compiled + ended.skipped == 0);
+    tw_prewarm_report_release(report);
     const char* unknown[] = {"sm_1"};
     CHECK(failure([&](tw_error** e) {
             return tw_prewarm(en.get(), problems, 1, unknown, 1, nullptr, &report, e);

@@ -42,6 +42,11 @@ TEST_CASE("a layer keeps its weights and launches for every number of rows") {
   tw_layer* made = nullptr;
   succeed([&](tw_error** e) { return tw_layer_create(engine.get(), asked.get(), device.get(), "f32", 1, &made, e); });
   const LayerHandle layer(made);
+  tw_layer_problems found = TW_LAYER_PROBLEMS_INIT;
+  succeed([&](tw_error** e) { return tw_layer_get_problems(layer.get(), &found, e); });
+  const ProblemHandle main(found.main);
+  CHECK(std::string(tw_problem_text(main.get())).find("x_from=f32") != std::string::npos);
+  CHECK(found.cast == nullptr);  // a CPU quantizes x within every launch
   std::vector<float> values(static_cast<std::size_t>(n * k)), decoded = values;
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i));
   std::vector<std::byte> w(static_cast<std::size_t>(n * k / 32 * 18));
