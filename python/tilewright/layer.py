@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layer: a gemm or a convolution whose weights stay. It decides what a caller of Kernel decides by hand: whether w is
-reordered, which launches quantize x, which memory they share. tilewright.torch's layers launch through it."""
+reordered, which launches quantize x, which memory they share. tilewright.torch's layers launch through it.
+
+    layer = Layer(engine, "gemm x=q8_1 w=q4_0 y=f32 m=1 n=1024 k=4096", Device.cpu(), x_from="f32")
+    layer.load(tw.encode(weight, "q4_0"))
+    y = layer(x)                                # NumPy arrays, of any number of rows
+"""
 
 from __future__ import annotations
 
 import ctypes
 from typing import Any, NamedTuple
 
-from . import _c, codec
+from . import _arrays, _c, _errors, _operands, codec
 from ._c import lib
 from ._handles import Handle
 from .device import Device, stream_handle
@@ -33,6 +38,10 @@ def layer_problems(problem: Problem | str, arch: str, *, x_from: str | None = No
     says. Raises InvalidArgument, Unsupported."""
     found = _c.LayerProblems()
     lib.tw_layer_describe(as_problem(problem), _c.text(arch, "arch"), _x_from(x_from), int(pack), ctypes.byref(found))
+    return _problems(found)
+
+
+def _problems(found: Any) -> LayerProblems:
     handles = (found.main, found.cast, found.fused, found.repack)
     problems = [Problem._of_handle(ctypes.c_void_p(h)) if h else None for h in handles]
     assert problems[0] is not None
@@ -48,16 +57,127 @@ class Layer(Handle):
     ) -> None:
         """Prepares every kernel of layer_problems(). Raises what Engine.prepare() and that raise."""
         handle = ctypes.c_void_p()
-        subject = as_problem(problem)
-        lib.tw_layer_create(engine, subject, device, _x_from(x_from), int(pack), ctypes.byref(handle))
+        self._given = as_problem(problem)
+        lib.tw_layer_create(engine, self._given, device, _x_from(x_from), int(pack), ctypes.byref(handle))
         self._own("layer", handle)
         self.device = device
-        self.problems = layer_problems(subject, device.arch, x_from=x_from, pack=pack)
+        found = _c.LayerProblems()
+        lib.tw_layer_get_problems(self, ctypes.byref(found))
+        self.problems = _problems(found)
+        self._weights: Any = None
+        self._slots: _operands.Slots | None = None
 
     @property
     def packed(self) -> bool:
         """Whether launches take w reordered."""
         return bool(lib.tw_layer_packed(self._open()))
+
+    # ---- with arrays
+
+    def load(self, w: Any, stream: Any = None) -> None:
+        """Makes w the layer's: an Encoded, or the streams as the problem's format stores them, as Kernel.launch() takes
+        them. A GPU copies arrays of the host. Not while another thread launches."""
+        on = stream_handle(stream)
+        slots = self._given.slots(True)
+        wanted = _only(slots, [slot for slot in slots.all if slot.operand == "w"])
+        streams = codec.streams_of(w, slots.formats.get("w"), "w")
+        streams = codec.Streams(*(None if part is None else self._on_device(part, "w") for part in streams))
+        bound = _operands.bind(wanted, {"w": streams}, None, 0, {}, self.device.ordinal, on)
+        try:
+            parts = dict(zip((slot.stream for slot in wanted.all), bound.pointers))
+            lib.tw_layer_load(self, on, _operand(tuple(parts.get(name, 0) for name in codec.STREAMS)))
+        finally:
+            bound.close()
+        if self.packed:  # copied; a factor of the tensor stays where it is
+            self.device.synchronize()
+            streams = streams._replace(data=None, scales=None)
+        self._weights = streams
+
+    def launch(self, stream: Any = None, *, rows: int | None = None, scratch: Any = None, **arguments: Any) -> None:
+        """Kernel.launch() with x as floats of `x_from`, and with the weights that were loaded; a cast and a launch where
+        problems.cast says so. scratch: scratch_bytes(rows) on the device, where that is not 0."""
+        on = stream_handle(stream)
+        if self._weights is None:
+            raise _errors.InvalidArgument("w", "none", "weights: load() them first")
+        wanted, main = self._launched(), self.problems.main
+        bound, values = _operands.bind_launch(wanted, main, arguments, rows, self.device.ordinal, on)
+        try:
+            gemm = main.op == "gemm"
+            args: Any = _c.GemmArgs(m=bound.rows) if gemm else _c.ConvArgs()
+            for slot, pointer in zip(wanted.all, bound.pointers):
+                if slot.operand == "x":
+                    setattr(args.x, "global_scale" if slot.stream == "global" else slot.stream, pointer or None)
+                else:
+                    setattr(args, slot.operand, pointer or None)
+            for value, number in zip(wanted.values, values):
+                setattr(args, value.name, number.integer if value.is_integer else number.number)
+            room = 0 if scratch is None else _scratch(scratch, self.scratch_bytes(self._pixels(bound.rows)))
+            launch = lib.tw_layer_launch_gemm if gemm else lib.tw_layer_launch_conv
+            launch(self, on, ctypes.byref(args), room or None)
+        finally:
+            bound.close()
+
+    def __call__(self, x: Any, **arguments: Any) -> Any:
+        """y of host arrays: launch() on the default stream, waited for. x [..., k] gives y [..., n] of the problem's
+        type (bf16 as uint16); a convolution's has one axis, in memory's order. On a GPU arrays are copied there and
+        back."""
+        wanted = self._launched()
+        y = next(slot for slot in wanted.all if slot.operand == "y")
+        slot = next(slot for slot in wanted.all if slot.name == "x.data")
+        view = codec.on_host(x, "x")
+        rows = view.nbytes // slot.row_bytes if slot.row_bytes else 1
+        out = _arrays.allocate((y.row_bytes or y.bytes) * rows)
+        given = {"x": x, **{name: value for name, value in arguments.items() if value is not None}}
+        names = {value.name for value in wanted.values} | {wanted.rows_name}
+        given = {name: value if name in names else self._on_device(value, name) for name, value in given.items()}
+        need = self.scratch_bytes(self._pixels(rows))
+        to = out if self.device.is_cpu else self.device.memory(max(len(out), 1))
+        self.launch(scratch=self.device.memory(need) if need else None, y=to, **given)
+        self.device.synchronize()
+        if to is not out:
+            out = to.download(len(out))
+        shape = (*view.shape[:-1], y.cols) if slot.row_bytes and view.shape else (-1,)
+        return _arrays.typed(out, wanted.formats["y"].name, shape)
+
+    def _on_device(self, value: Any, name: str) -> Any:
+        """Of an array of the host a copy on the GPU."""
+        if self.device.is_cpu or isinstance(value, int):
+            return value
+        view = _arrays.view(value, name)
+        view.close()
+        return self.device.upload(value) if view.device == _arrays.HOST else value
+
+    def _pixels(self, rows: int) -> int:
+        """What scratch_bytes() counts."""
+        cast = self.problems.cast
+        if self.problems.main.op == "gemm" or cast is None:
+            return rows
+        x = next(slot for slot in self._launched().all if slot.name == "x.data")
+        return x.bytes // cast.slots(True).all[0].line_bytes
+
+    def _launched(self) -> _operands.Slots:
+        """What launch() takes: of problems.main, without what the layer has itself, and with x before its cast."""
+        if self._slots is None:
+            slots = self.problems.main.slots(True)
+            taken = [slot for slot in slots.all if slot.operand not in ("w", "workspace")]
+            formats = dict(slots.formats)
+            if self.problems.cast is not None:
+                cast = self.problems.cast.slots(True)
+                floats, coded = cast.all[0], next(slot for slot in cast.all if slot.name == "y.data")
+
+                def of(bytes: int) -> int:
+                    return bytes * floats.line_bytes // coded.line_bytes
+
+                taken = [slot for slot in taken if slot.name != "x.scales"]
+                for i, slot in enumerate(taken):
+                    if slot.name == "x.data":
+                        sizes = {name: of(getattr(slot, name)) for name in ("bytes", "row_bytes", "line_bytes")}
+                        taken[i] = slot._replace(dtypes=floats.dtypes, item=floats.item, stride="", **sizes)
+                formats["x"] = cast.formats["x"]
+            self._slots = _only(slots, taken)._replace(formats=formats)
+        return self._slots
+
+    # ---- with addresses
 
     def kernel(self) -> Kernel:
         """Of problems.main."""
@@ -79,6 +199,18 @@ class Layer(Handle):
         """Reorders w on the device. Addresses of data, scales and the factor, 0 where there is none; a factor of `to` that
         is 0 leaves that stream where it is."""
         lib.tw_layer_pack(self, stream_handle(stream), _operand(w), _operand(to))
+
+
+def _only(slots: _operands.Slots, taken: list[_operands.Slot]) -> _operands.Slots:
+    return slots._replace(all=tuple(taken), places=_operands.places(taken), packed="")
+
+
+def _scratch(value: Any, least: int) -> int:
+    view = _arrays.view(value, "scratch")
+    view.close()
+    if view.dtype and view.nbytes < least:
+        raise _errors.InvalidArgument("scratch", f"{view.nbytes} bytes", f"{least} bytes or more")
+    return view.pointer
 
 
 def _operand(addresses: tuple[int, ...]) -> _c.Operand:
