@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers on this machine's CPU: kernels where x is q8_1, PyTorch on decoded operands elsewhere."""
+"""Linear layers on this machine's CPU: kernels where x is q8_1 or w FP8, PyTorch on decoded operands elsewhere."""
 
 import copy
 import gc
@@ -11,6 +11,7 @@ import tilewright.torch as twt
 import torch
 import torch.utils.flop_counter
 from tilewright.torch import QuantizedLinear, _cpu, linear, ops, pack, unpack
+from torch_support import assert_close, expected, values
 
 pytestmark = pytest.mark.skipif(tw.Device.cpu(1).arch == "x86-64", reason="this CPU has no kernels")
 
@@ -152,6 +153,20 @@ def test_byte_and_group_formats_have_kernels(kernels, activation, weight):
     layer, x = layer_of(weight, activation), torch.randn(5, 256)
     close(layer(x), plain(layer, x), 1e-3)  # a code of x that rounds the other way
     assert len(kernels) == 1 and "reference" not in layer.cpu_kernel(5)
+
+
+@pytest.mark.parametrize("weight", ("e4m3_row", "e4m3_tensor", "e4m3_b128", "e4m3"))
+@pytest.mark.parametrize("activation, dtype", ((None, torch.float32), (None, torch.bfloat16), ("bf16", torch.float32)))
+def test_exact_x_by_fp8_weights_has_kernels(kernels, weight, activation, dtype):
+    """Nothing is decoded and nothing warns; sums are within the bound of docs/reference/numerics.md."""
+    _cpu.forget()
+    layer = layer_of(weight, activation).to(dtype)
+    x = torch.randn(5, 256, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        y = layer(x)
+    assert len(kernels) == 1 and "cpu_floats" in layer.cpu_kernel(5, dtype) and layer.weight.data not in _cpu._decoded
+    assert_close(y, expected(x, values(layer.dequantize()), layer.bias, activation, dtype))
 
 
 def test_no_dispatcher_where_nothing_would_see_the_call(kernels, monkeypatch):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear on this machine's CPU: by the library's kernels, which quantize x within the launch and read weights in panels,
-where the scheme quantizes x; else by PyTorch, on weights that are decoded once.
+"""linear on this machine's CPU: by the library's kernels, which read weights in panels and quantize x within the launch,
+or multiply floats by FP8 weights; else by PyTorch, on weights that are decoded once.
 
 Panels and decoded weights are made when they are first used and kept as long as the tensor that holds the weight.
 A tensor that was written since, as by load_state_dict(), is read again."""
@@ -90,23 +90,27 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
     """The gemm of one row that is launched for x of a dtype on a CPU (None: this one). Raises Unsupported where it has
     no kernel for it."""
     s = spec(problem)
-    if s.x.name in DTYPES:
-        more = "" if s.w.name in DTYPES else '; activation="q8_1" has kernels, which round x'
-        raise Unsupported("x", s.x.name, f"a format that kernels quantize x to: this scheme has x exact{more}")
+    exact = s.x.name in DTYPES
+    if exact and s.w.name in DTYPES:
+        raise Unsupported("x", s.x.name, "a format that kernels quantize x to: this scheme has x exact")
     if s.one_row.fields.get("pack") == "tiles":
         raise Unsupported("pack", "tiles", "panels, or none: tiles are for GPUs")
     words = [w for w in s.text.split(" ") if not w.startswith(("act=", "y=", "bias=", "pack="))]
     y = "f32" if s.act else FORMATS[s.dtype]
     bias = "" if s.bias is None else f" bias={y}"
-    one_row = f"{' '.join(words)} y={y}{bias} x_from={FORMATS[dtype]} m=1"
+    x_from = "" if s.x.name == FORMATS[dtype] else f" x_from={FORMATS[dtype]}"
+    one_row = f"{' '.join(words)} y={y}{bias}{x_from} m=1"
     target = device() if target is None else target
     arch = getattr(target, "arch", target)
-    packed = layer_problems(one_row, arch).main
-    if "pack" not in packed.fields:
-        try:
+    try:
+        packed = layer_problems(one_row, arch).main
+        if "pack" not in packed.fields:
             packed = Problem(f"{one_row} pack=panels")
-        except InvalidArgument as error:  # of a shape that panels do not have
-            raise Unsupported(error.field, error.value, error.allowed) from None
+    except (InvalidArgument, Unsupported) as error:  # of formats or a shape that panels do not have
+        if exact and not s.w.name.startswith("e4m3"):
+            what = "a format that kernels quantize x to: this scheme has x exact"
+            raise Unsupported("x", s.x.name, f'{what}; activation="q8_1" has kernels, which round x') from None
+        raise Unsupported(error.field, error.value, error.allowed) from None
     if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
         raise Unsupported("problem", str(packed), f"one that {arch} has kernels for")
     return packed

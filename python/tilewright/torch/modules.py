@@ -247,8 +247,8 @@ class QuantizedLinear(nn.Module):
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
     dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
-    that is refused: tilewright.torch.warm() does it before. On a CPU kernels compute layers with activation="q8_1",
-    whose weights are packed when they are first used and kept so besides; PyTorch computes others. With activation=None
+    that is refused: tilewright.torch.warm() does it before. On a CPU kernels compute layers with activation="q8_1" or FP8
+    weights, which are packed when they are first used and kept so besides; PyTorch computes others. With activation=None
     a call with another dtype reorders w again, after which graphs that hold its launches must not be replayed. Raises
     InvalidArgument or Unsupported for formats that do not fit."""
 
