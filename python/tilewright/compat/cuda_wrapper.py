@@ -242,11 +242,7 @@ def _sums(a: Tensor, b: Tensor) -> Tensor:
     problem = Problem.gemm(x="int8", w="int8", y="int32", m=1, n=n, k=k)
     if not a.is_cuda:
         return (a.double() @ b.double()).to(torch.int32)  # int8 times int8, which double precision adds exactly
-    index = _cuda.index_of(a)
-    y = a.new_empty((m, n), dtype=torch.int32)
-    x, w = _cuda.aligned(a), _cuda.aligned(b.T)
-    _cuda.kernel(problem, index).launch(torch.cuda.current_stream(index), x=x, w=w, y=y, m=m)
-    return y
+    return _cuda.run(problem, m, a.new_empty((m, n), dtype=torch.int32), x=a, w=b.T)
 
 
 def _scaled(sums: Tensor, scales: tuple[float, float, float]) -> Tensor:

@@ -130,9 +130,7 @@ def _fake_quantized(x: Tensor, cols: int, block: int, amax: Tensor) -> Tensor:
     dense = x.contiguous().reshape(-1, cols)
     y = torch.empty_like(dense)
     if x.is_cuda:
-        index = _cuda.index_of(x)
-        dense, stream = _cuda.aligned(dense), torch.cuda.current_stream(index)
-        _cuda.kernel(problem, index).launch(stream, x=dense, y=y, amax=amax, rows=len(dense))
+        _cuda.run(problem, len(dense), y, x=dense, amax=amax)
     else:
         problem.with_rows(len(dense)).compute({"x": dense, "y": y, "amax": amax})
     return y.reshape(x.shape)

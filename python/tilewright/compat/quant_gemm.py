@@ -79,12 +79,8 @@ def gemm_q4_0_q8_1(weight_q: Tensor, activation_q: Tensor, M: int, N: int, K: in
     if not w.is_cuda:
         decode = torch.ops.tilewright.dequantize
         return decode([w], "q4_0", M, K, torch.float32) @ decode([x], "q8_1", N, K, torch.float32).T
-    index = _cuda.index_of(w)
-    y = w.new_empty((N, M), dtype=torch.float32)
     problem = Problem.gemm(x="q8_1", w="q4_0", y="f32", m=1, n=M, k=K)
-    # The address of a slice may be anything; kernels read 16 bytes at a time.
-    _cuda.kernel(problem, index).launch(torch.cuda.current_stream(index), x=_aligned(x), w=_aligned(w), y=y, m=N)
-    return y.T.contiguous()
+    return _cuda.run(problem, N, w.new_empty((N, M), dtype=torch.float32), x=x, w=w).T.contiguous()
 
 
 def _quantize(x: Tensor, format: str, encoder: str, block: int) -> Tensor:
@@ -100,7 +96,3 @@ def _check_blocks(tensor: Tensor, name: str, block: int) -> None:
     if tensor.dtype != torch.uint8 or tensor.dim() == 0 or tensor.shape[-1] != block:
         what = f"dtype {tensor.dtype}, shape {tuple(tensor.shape)}"
         raise InvalidArgument(name, what, f"uint8, a last dimension of {block}, the bytes of a block")
-
-
-def _aligned(blocks: Tensor) -> Tensor:
-    return blocks if blocks.data_ptr() % 16 == 0 else blocks.clone()

@@ -78,9 +78,8 @@ class W4A8MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
-        self.gate_proj: nn.Module = W4A8Linear(hidden_size, intermediate_size, block_size=block_size)
-        self.up_proj: nn.Module = W4A8Linear(hidden_size, intermediate_size, block_size=block_size)
-        self.down_proj: nn.Module = W4A8Linear(intermediate_size, hidden_size, block_size=block_size)
+        self.gate_proj, self.up_proj = (W4A8Linear(hidden_size, intermediate_size, False, block_size) for _ in range(2))
+        self.down_proj = W4A8Linear(intermediate_size, hidden_size, False, block_size)
 
     @classmethod
     def from_gemma_mlp(

@@ -160,6 +160,14 @@ def kernel(problem: Problem, index: int) -> Kernel:
         return _kernels[key]
 
 
+def run(problem: Problem, rows: int, y: Tensor, **operands: Tensor) -> Tensor:
+    """y, by a problem's kernel on PyTorch's current stream."""
+    index = index_of(y)
+    given = {name: aligned(operand) for name, operand in operands.items()}
+    kernel(problem, index).launch(torch.cuda.current_stream(index), rows=rows, y=y, **given)
+    return y
+
+
 def refuse_capture(index: int, problem: str) -> None:
     """Before what cannot be part of a CUDA graph."""
     if _capturing(index):
