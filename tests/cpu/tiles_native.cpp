@@ -13,6 +13,7 @@
 #pragma GCC target("avx2,fma,f16c")
 #endif
 #define TILEWRIGHT_CPU_KERNELS native_tiles
+#define TW_INLINE
 #include "templates/backends/cpu/native_v3.h"
 #include "templates/operations/gemm/cpu/kernels.h"
 
