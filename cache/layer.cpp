@@ -14,37 +14,27 @@ namespace {
 
 constexpr std::size_t kMaxMarks = 4096;
 
+// Columns of the rows of a table whose problems, in its column `problem`, a filter lets through. With a limit in the
+// order of use, up to the last row that is wanted.
+Statement filtered(Database& db, const char* columns, const char* table, const char* problem,
+                   const StoreFilter& filter) {
+  const bool some = filter.limit > 0;
+  Statement rows =
+      db.prepare(fmt::format("SELECT {0} FROM {1} WHERE"
+                             " (?2='' OR instr(char(10)||p.device,char(10)||'target='||?2||char(10))>0) AND (?3='' OR "
+                             "instr(p.problem,?3)>0)"
+                             " ORDER BY {2} LIMIT ?1",
+                             columns,
+                             some ? fmt::format("uses u CROSS JOIN {0} ON {1}=u.id CROSS JOIN problems p ON p.hash={1}",
+                                                table, problem)
+                                  : fmt::format("problems p JOIN {0} ON {1}=p.hash", table, problem),
+                             some ? "u.sequence DESC" : "p.problem")
+                     .c_str());
+  rows.bind(1, some ? filter.limit : std::int64_t{-1}).bind(2, filter.target).bind(3, filter.problem);
+  return rows;
+}
+
 }  // namespace
-
-ChoiceRow read_choice(Statement& rows) {
-  ChoiceRow row;
-  row.problem = rows.text(0);
-  row.candidate = rows.text(1);
-  row.microseconds = rows.real(2);
-  row.first = rows.text(3);
-  row.first_microseconds = rows.real(4);
-  row.environment = rows.text(5);
-  row.imported = rows.integer(6) != 0;
-  return row;
-}
-
-MeasurementRow read_measurement(Statement& rows) {
-  MeasurementRow row;
-  row.problem = rows.text(0);
-  row.candidate = rows.text(1);
-  row.kind = rows.text(2);
-  row.detail = rows.text(3);
-  row.microseconds = rows.real(4);
-  row.low = rows.real(5);
-  row.high = rows.real(6);
-  row.rounds = rows.integer(7);
-  row.error = rows.real(8);
-  row.mhz = rows.real(9);
-  row.resources = rows.text(10);
-  row.environment = rows.text(11);
-  row.imported = rows.integer(12) != 0;
-  return row;
-}
 
 Layer::Layer(std::unique_ptr<Database> db, std::string name, std::int64_t cap, bool writable)
     : db_(std::move(db)), name_(std::move(name)), cap_(cap), writable_(writable) {
@@ -208,24 +198,74 @@ std::vector<StoredChoice> Layer::choices(const std::string& device, std::string_
 
 std::vector<std::pair<Key, StoredChoice>> Layer::all_choices(const StoreFilter& filter) {
   std::vector<std::pair<Key, StoredChoice>> found;
-  const bool some = filter.limit > 0;
-  // With a limit in the order of use, up to the last row that is wanted.
-  Statement rows = db_->prepare(
-      fmt::format("SELECT " TILEWRIGHT_CHOICE_COLUMNS ",c.hash,p.device,p.problem FROM {} WHERE"
-                  " (?2='' OR instr(char(10)||p.device,char(10)||'target='||?2||char(10))>0) AND (?3='' OR "
-                  "instr(p.problem,?3)>0)"
-                  " ORDER BY {} LIMIT ?1",
-                  some ? "uses u CROSS JOIN choices c ON c.problem=u.id CROSS JOIN problems p ON p.hash=c.problem"
-                       : "problems p JOIN choices c ON c.problem=p.hash",
-                  some ? "u.sequence DESC" : "p.problem")
-          .c_str());
-  rows.bind(1, some ? filter.limit : std::int64_t{-1}).bind(2, filter.target).bind(3, filter.problem);
+  Statement rows =
+      filtered(*db_, TILEWRIGHT_CHOICE_COLUMNS ",c.hash,p.device,p.problem", "choices c", "c.problem", filter);
   while (rows.step()) {
     auto choice = verified_choice(rows);
     const auto device = choice ? parse_transcript(rows.text(8)) : std::nullopt;
     if (device) found.emplace_back(*device, std::move(*choice));
   }
   return found;
+}
+
+std::optional<CandidateList> Layer::load_list(const std::string& device, std::string_view problem) {
+  const std::string hash = problem_hash(device, problem);
+  try {
+    const auto read = read_list(*db_, hash);
+    if (!read) return std::nullopt;
+    if (auto list = read->intact ? to_list(read->row) : std::nullopt) {
+      list->problem = problem;
+      return list;
+    }
+  } catch (const BadValue&) {
+  }
+  note_damage("lists", "problem", hash);
+  damaged_rows_.emplace_back("DELETE FROM candidates WHERE problem=?", hash);
+  return std::nullopt;
+}
+
+std::optional<CandidateList> Layer::find_list(const std::string& device, std::string_view problem) {
+  auto list = load_list(device, problem);
+  if (list) mark_used(problem_hash(device, problem));
+  return list;
+}
+
+std::vector<CandidateList> Layer::lists(const std::string& device, std::string_view prefix) {
+  std::vector<CandidateList> found;
+  Statement rows = db_->prepare(
+      "SELECT p.problem FROM problems p JOIN lists l ON l.problem=p.hash WHERE p.device=? AND p.problem>=? AND"
+      " p.problem<? ORDER BY p.problem LIMIT ?");
+  rows.bind(1, device).bind(2, prefix).bind(3, std::string(prefix) + '\xff').bind(4, std::int64_t{kMaxChoices});
+  while (rows.step())
+    if (auto list = load_list(device, rows.text(0))) found.push_back(std::move(*list));
+  return found;
+}
+
+std::vector<std::pair<Key, CandidateList>> Layer::all_lists(const StoreFilter& filter) {
+  std::vector<std::pair<Key, CandidateList>> found;
+  Statement rows = filtered(*db_, "p.device,p.problem", "lists l", "l.problem", filter);
+  while (rows.step()) {
+    try {
+      auto list = load_list(rows.text(0), rows.text(1));
+      const auto device = list ? parse_transcript(rows.text(0)) : std::nullopt;
+      if (device) found.emplace_back(*device, std::move(*list));
+    } catch (const BadValue&) {  // a damaged row, which verify() reports
+    }
+  }
+  return found;
+}
+
+std::optional<StoredCompiler> Layer::find_compiler(const std::string& name, const std::string& library) {
+  Statement rows =
+      db_->prepare("SELECT " TILEWRIGHT_COMPILER_COLUMNS ",k.hash FROM compilers k WHERE k.name=? AND k.library=?");
+  if (!rows.bind(1, name).bind(2, library).step()) return std::nullopt;
+  try {
+    CompilerRow row = read_compiler(rows);
+    if (row.content_hash() == rows.text(7) && row.valid()) return std::move(row.compiler);
+  } catch (const BadValue&) {
+  }
+  note_damage("compilers", "name", name);
+  return std::nullopt;
 }
 
 std::vector<OtherVersion> Layer::versions() {
@@ -250,7 +290,8 @@ std::vector<OtherVersion> Layer::versions() {
       &OtherVersion::binaries);
   count(
       "SELECT substr(p.device,instr(char(10)||p.device,char(10)||'library='),64) AS f,count(*)"
-      " FROM choices c JOIN problems p ON p.hash=c.problem GROUP BY f",
+      " FROM (SELECT problem FROM choices UNION ALL SELECT problem FROM lists) c JOIN problems p ON p.hash=c.problem"
+      " GROUP BY f",
       &OtherVersion::choices);
   count(
       "SELECT substr(p.device,instr(char(10)||p.device,char(10)||'library='),64) AS f,count(*)"

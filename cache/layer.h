@@ -12,24 +12,12 @@
 
 #include "cache/file/place.h"
 #include "cache/file/sqlite.h"
-#include "cache/record.h"
+#include "cache/rows.h"
 
 namespace tilewright::cache {
 
-// Columns 0 to 6 and 0 to 12 of a statement, and the rows that they make. `c` and `m` name the tables.
-#define TILEWRIGHT_CHOICE_COLUMNS \
-  "c.problem,c.candidate,c.microseconds,c.first,c.first_microseconds,c.environment,c.imported"
-#define TILEWRIGHT_MEASUREMENT_COLUMNS                                                                    \
-  "m.problem,m.candidate,m.kind,m.detail,m.microseconds,m.low,m.high,m.rounds,m.error,m.mhz,m.resources," \
-  "m.environment,m.imported"
-ChoiceRow read_choice(Statement& rows);
-MeasurementRow read_measurement(Statement& rows);
-
 // Tag of a key's field with the version of the library that wrote the row. In keys of binaries and devices.
 inline constexpr const char* kVersionTag = "library";
-
-// Field "kind" of a device whose choices say what is where on this machine: transfer() leaves them behind.
-inline constexpr const char* kMachineKind = "machine";
 
 class Layer {
  public:
@@ -59,6 +47,10 @@ class Layer {
   // Choices of problems that start with `prefix`, at most kMaxChoices.
   std::vector<StoredChoice> choices(const std::string& device, std::string_view prefix);
   std::vector<std::pair<Key, StoredChoice>> all_choices(const StoreFilter& filter);
+  std::optional<CandidateList> find_list(const std::string& device, std::string_view problem);
+  std::vector<CandidateList> lists(const std::string& device, std::string_view prefix);  // as choices()
+  std::vector<std::pair<Key, CandidateList>> all_lists(const StoreFilter& filter);
+  std::optional<StoredCompiler> find_compiler(const std::string& name, const std::string& library);
   std::vector<Outcome> outcomes(const std::string& device, std::string_view problem);  // latest per candidate
   // Rows by the versions of the library that wrote them, those of this version included.
   std::vector<OtherVersion> versions();
@@ -99,6 +91,7 @@ class Layer {
   // Verified; nothing if it is damaged. `wanted`: the transcript that it must have; OtherBuild::key is then empty.
   std::optional<OtherBuild> load_binary(const std::string& hash, const std::string* wanted = nullptr);
   std::optional<StoredChoice> verified_choice(Statement& rows);
+  std::optional<CandidateList> load_list(const std::string& device, std::string_view problem);
   StoredChoice stored_choice(std::string problem, const Candidate& candidate, const ChoiceRow& row);
   void note_damage(const char* table, const char* column, const std::string& id);
 

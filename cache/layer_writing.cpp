@@ -161,13 +161,20 @@ void Layer::drop_other_versions() {
        {"DELETE FROM binaries WHERE instr(char(10)||transcript,?1)>0 AND instr(char(10)||transcript,?2)=0",
         "DELETE FROM problems WHERE instr(char(10)||device,?1)>0 AND instr(char(10)||device,?2)=0"})
     db_->prepare(sql).bind(1, any).bind(2, ours).run();
+  db_->prepare("DELETE FROM compilers WHERE library<>?").bind(1, TILEWRIGHT_VERSION_STRING).run();
 }
 
 void Layer::rebuild_indexes() {
   // REINDEX would stop at the second row of a key, which a store adds when it does not find the first.
-  constexpr std::pair<const char*, const char*> kKeys[] = {{"problems", "hash"}, {"choices", "problem"},
-                                                           {"binaries", "key"},  {"environments", "hash"},
-                                                           {"uses", "id"},       {"builds", "key"}};
+  constexpr std::pair<const char*, const char*> kKeys[] = {{"problems", "hash"},
+                                                           {"choices", "problem"},
+                                                           {"binaries", "key"},
+                                                           {"environments", "hash"},
+                                                           {"uses", "id"},
+                                                           {"builds", "key"},
+                                                           {"lists", "problem"},
+                                                           {"candidates", "problem,place"},
+                                                           {"compilers", "name,library"}};
   end_reading();
   Transaction transaction(*db_);                             // not write(), which first writes the marks, by an index
   std::vector<std::pair<std::string, std::string>> indexes;  // name, text
@@ -208,7 +215,8 @@ bool Layer::evict_one() {
   }
   for (const char* sql :
        {"DELETE FROM binaries WHERE key=?", "DELETE FROM builds WHERE key=?", "DELETE FROM choices WHERE problem=?",
-        "DELETE FROM measurements WHERE problem=?", "DELETE FROM problems WHERE hash=?"}) {
+        "DELETE FROM measurements WHERE problem=?", "DELETE FROM lists WHERE problem=?",
+        "DELETE FROM candidates WHERE problem=?", "DELETE FROM problems WHERE hash=?"}) {
     db_->prepare(sql).bind(1, id).run();
   }
   return true;
@@ -219,8 +227,8 @@ void Layer::shrink_to(std::int64_t bytes) {
   }
   if (used_bytes() <= bytes) return;
   // The rows that are left belong to no problem or binary.
-  for (const char* sql :
-       {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments", "DELETE FROM builds"})
+  for (const char* sql : {"DELETE FROM measurements", "DELETE FROM choices", "DELETE FROM environments",
+                          "DELETE FROM builds", "DELETE FROM lists", "DELETE FROM candidates", "DELETE FROM compilers"})
     db_->exec(sql);
 }
 

@@ -53,22 +53,6 @@ std::string json_fields(const std::string& transcript) {
   return out + "}";
 }
 
-// An environment is a transcript, or the lines of a note: a candidate's "mma bm=64" is no field.
-std::string json_environment(const std::string& text) {
-  const auto key = parse_transcript(text);
-  if (key && std::all_of(key->fields().begin(), key->fields().end(),
-                         [](const auto& field) { return field.first.find(' ') == std::string::npos; }))
-    return json_fields(text);
-  std::string out = "[";
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    out += (out.size() > 1 ? ", " : "") + json(line);
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-  }
-  return out + "]";
-}
-
 class JsonObject {
  public:
   JsonObject& raw(std::string_view name, const std::string& value) {
@@ -114,6 +98,15 @@ constexpr Listing kListings[] = {
      "CASE WHEN m.imported THEN ', imported' ELSE '' END,coalesce(p.device,'')",
      "length(m.candidate)+length(m.detail)+300", "''", "measurements m", "LEFT JOIN problems p ON p.hash=m.problem",
      TILEWRIGHT_OF_PROBLEM},
+    {"list", "l.problem",
+     "l.problem,coalesce(p.problem,'?')||' : '||(SELECT count(*) FROM candidates c WHERE c.problem=l.problem)||"
+     "' candidates'||CASE WHEN length(l.steps)>0 THEN ' for all rows' ELSE ', compiled ahead' "
+     "END,coalesce(p.device,'')",
+     "length(l.steps)+200+(SELECT coalesce(sum(length(c.candidate)+length(c.times)+80),0) FROM candidates c"
+     " WHERE c.problem=l.problem)",
+     "''", "lists l", "LEFT JOIN problems p ON p.hash=l.problem", TILEWRIGHT_OF_PROBLEM},
+    {"compiler", "", "k.hash,k.name||' '||k.version||' '||k.path,'library='||k.library||char(10)",
+     "length(k.version)+length(k.asked_for)+length(k.path)+100", "''", "compilers k", "", "?2='' AND ?3=''"},
     {"environment", "", "e.hash,e.text,''", "length(e.text)+64", "''", "environments e", "", "?2='' AND ?3=''"},
 };
 
@@ -224,7 +217,7 @@ std::string show_choice(Layer& layer, std::int64_t id) {
       .raw("microseconds", json(choice.microseconds))
       .add("first", choice.first)
       .raw("first_microseconds", json(choice.first_microseconds))
-      .raw("environment", json_environment(row.text(10)))
+      .raw("environment", json_fields(row.text(10)))
       .raw("imported", json_flag(choice.imported))
       .raw("measurements", std::to_string(row.integer(11)))
       .add("content_hash", row.text(7))
@@ -255,7 +248,7 @@ std::string show_measurement(Layer& layer, std::int64_t id) {
       .raw("error", json(m.error))
       .raw("mhz", json(m.mhz))
       .raw("resources", json_fields(m.resources))
-      .raw("environment", json_environment(row.text(16)))
+      .raw("environment", json_fields(row.text(16)))
       .raw("imported", json_flag(m.imported))
       .raw("valid", json_flag(m.content_hash() == row.text(13)))
       .text();
@@ -268,8 +261,57 @@ std::string show_environment(Layer& layer, std::int64_t id) {
       .add("kind", "environment")
       .add("layer", layer.name())
       .add("id", row.text(0))
-      .raw("text", json_environment(row.text(1)))
+      .raw("text", json_fields(row.text(1)))
       .raw("valid", json_flag(sha256_hex(row.text(1)) == row.text(0)))
+      .text();
+}
+
+std::string json(const ListRow::Entry& c) {
+  std::string times;
+  for (const auto& [rows, microseconds] : decode_times(c.times).value_or(std::map<std::int64_t, double>()))
+    times += (times.empty() ? "" : ", ") + json(std::to_string(rows)) + ": " + json(microseconds);
+  return fmt::format("{{\"candidate\": {}, \"listed\": {}, \"microseconds\": {{{}}}}}", json(c.candidate), c.listed,
+                     times);
+}
+
+std::string show_list(Layer& layer, std::int64_t id) {
+  Statement row = layer.db().prepare(
+      "SELECT l.problem,l.hash,coalesce(p.device,''),coalesce(p.problem,'') FROM lists l"
+      " LEFT JOIN problems p ON p.hash=l.problem WHERE l.rowid=?");
+  row.bind(1, id).step();
+  const auto read = read_list(layer.db(), row.text(0)).value_or(ReadList());
+  std::string candidates;
+  for (const ListRow::Entry& c : read.row.candidates) candidates += (candidates.empty() ? "" : ",\n    ") + json(c);
+  return JsonObject()
+      .add("kind", "list")
+      .add("layer", layer.name())
+      .add("id", row.text(0))
+      .raw("device", json_fields(row.text(2)))
+      .add("problem", row.text(3))
+      .add("inputs", read.row.inputs)
+      .raw("candidates", '[' + candidates + ']')
+      .raw("steps", fmt::format("[{}]", fmt::join(read.row.steps, ", ")))
+      .add("content_hash", row.text(1))
+      .raw("valid", json_flag(read.intact))
+      .text();
+}
+
+std::string show_compiler(Layer& layer, std::int64_t id) {
+  Statement row = layer.db().prepare("SELECT " TILEWRIGHT_COMPILER_COLUMNS ",k.hash FROM compilers k WHERE k.rowid=?");
+  row.bind(1, id).step();
+  const CompilerRow compiler = read_compiler(row);
+  return JsonObject()
+      .add("kind", "compiler")
+      .add("layer", layer.name())
+      .add("id", row.text(7))
+      .add("name", compiler.compiler.name)
+      .add("library", compiler.library)
+      .add("version", compiler.compiler.version)
+      .add("asked_for", compiler.compiler.asked_for)
+      .add("path", compiler.compiler.path)
+      .raw("bytes", std::to_string(compiler.compiler.bytes))
+      .raw("modified", std::to_string(compiler.compiler.modified))
+      .raw("valid", json_flag(compiler.content_hash() == row.text(7)))
       .text();
 }
 
@@ -282,6 +324,8 @@ constexpr Showing kShowings[] = {
     {"binary", "SELECT key,rowid FROM binaries WHERE key>=? AND key<?", show_binary},
     {"choice", "SELECT problem,rowid FROM choices WHERE problem>=? AND problem<?", show_choice},
     {"measurement", "SELECT hash,rowid FROM measurements WHERE hash>=? AND hash<?", show_measurement},
+    {"list", "SELECT problem,rowid FROM lists WHERE problem>=? AND problem<?", show_list},
+    {"compiler", "SELECT hash,rowid FROM compilers WHERE hash>=? AND hash<?", show_compiler},
     {"environment", "SELECT hash,rowid FROM environments WHERE hash>=? AND hash<?", show_environment},
 };
 
@@ -292,6 +336,16 @@ std::vector<StoreEntry> Store::list(const StoreFilter& filter) const {
     std::vector<StoreEntry> entries;
     for (Impl::Layer* layer : impl_->layers()) list_layer(*layer, filter, entries);
     return entries;
+  });
+}
+
+std::vector<std::pair<Key, CandidateList>> Store::all_lists(const StoreFilter& filter) const {
+  return impl().maintain([&] {
+    std::vector<std::pair<Key, CandidateList>> all;
+    for (Impl::Layer* layer : impl_->layers()) {
+      for (auto& list : layer->all_lists(filter)) all.push_back(std::move(list));
+    }
+    return all;
   });
 }
 

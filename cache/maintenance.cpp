@@ -21,9 +21,9 @@ using namespace cache;
 namespace {
 
 // Says what is wrong with the row under the cursor; empty if nothing is.
-using RowCheck = std::string (*)(Statement& row);
+using RowCheck = std::string (*)(Statement& row, Database& db);
 
-std::string check_binary(Statement& row) {
+std::string check_binary(Statement& row, Database&) {
   const std::string key = row.text(0), transcript = row.text(1), metadata = row.text(2);
   const auto parsed = parse_transcript(transcript);
   Binary binary;
@@ -32,35 +32,51 @@ std::string check_binary(Statement& row) {
   return decode_metadata(metadata, binary) ? "" : "has metadata that cannot be read";
 }
 
-std::string check_problem(Statement& row) {
+std::string check_problem(Statement& row, Database&) {
   return problem_hash(row.text(1), row.text(2)) == row.text(0) ? "" : "does not match its hash";
 }
 
-std::string check_choice(Statement& row) {
+std::string check_choice(Statement& row, Database&) {
   const ChoiceRow choice = read_choice(row);
   if (choice.content_hash() != row.text(7)) return "does not match its content hash";
   if (!choice.valid()) return "has a value out of range";
   return row.integer(8) != 0 ? "" : "belongs to no problem";
 }
 
-std::string check_measurement(Statement& row) {
+std::string check_measurement(Statement& row, Database&) {
   const MeasurementRow m = read_measurement(row);
   if (m.content_hash() != row.text(13)) return "does not match its content hash";
   if (!m.valid()) return "has a value out of range";
   return row.integer(14) != 0 ? "" : "belongs to no problem";
 }
 
-std::string check_environment(Statement& row) {
+std::string check_environment(Statement& row, Database&) {
   return sha256_hex(row.text(1)) == row.text(0) ? "" : "does not match its hash";
 }
 
-std::string check_build(Statement& row) {
+// Of a list and its candidates.
+std::string check_list(Statement& row, Database& db) {
+  const auto read = read_list(db, row.text(0));
+  if (!read || !read->intact) return "does not match its content hash";
+  if (!to_list(read->row)) return "has a value out of range";
+  return row.integer(1) != 0 ? "" : "belongs to no problem";
+}
+
+std::string check_candidate(Statement& row, Database&) { return row.integer(0) != 0 ? "" : "belongs to no list"; }
+
+std::string check_compiler(Statement& row, Database&) {
+  const CompilerRow compiler = read_compiler(row);
+  if (compiler.content_hash() != row.text(7)) return "does not match its content hash";
+  return compiler.valid() ? "" : "has a value out of range";
+}
+
+std::string check_build(Statement& row, Database&) {
   (void)row.text(1);
   const auto key = row.integer(2) != 0 ? parse_transcript(row.text(3)) : std::nullopt;
   return key && kernel_hash(*key) == row.text(0) ? "" : "belongs to no binary";
 }
 
-std::string check_use(Statement& row) {
+std::string check_use(Statement& row, Database&) {
   (void)row.text(0);
   return row.integer(1) >= 0 ? "" : "has a negative sequence number";
 }
@@ -70,7 +86,7 @@ struct TableCheck {
   const char* one;  // the row of an id
   RowCheck check;
 };
-// Problems come before the rows that refer to them, so that one repair finds all that is left without a problem.
+// Problems and lists come before the rows that refer to them, so that one repair finds all that is left alone.
 constexpr TableCheck kTables[] = {
     {"binaries", "SELECT key,transcript,metadata,hash,image FROM binaries WHERE rowid=?", check_binary},
     {"problems", "SELECT hash,device,problem FROM problems WHERE rowid=?", check_problem},
@@ -82,6 +98,11 @@ constexpr TableCheck kTables[] = {
      "SELECT " TILEWRIGHT_MEASUREMENT_COLUMNS
      ",m.hash,EXISTS(SELECT 1 FROM problems p WHERE p.hash=m.problem) FROM measurements m WHERE rowid=?",
      check_measurement},
+    {"lists", "SELECT l.problem,EXISTS(SELECT 1 FROM problems p WHERE p.hash=l.problem) FROM lists l WHERE rowid=?",
+     check_list},
+    {"candidates", "SELECT EXISTS(SELECT 1 FROM lists l WHERE l.problem=c.problem) FROM candidates c WHERE rowid=?",
+     check_candidate},
+    {"compilers", "SELECT " TILEWRIGHT_COMPILER_COLUMNS ",k.hash FROM compilers k WHERE rowid=?", check_compiler},
     {"environments", "SELECT hash,text FROM environments WHERE rowid=?", check_environment},
     {"builds",
      "SELECT v.kernel,v.key,b.key IS NOT NULL,coalesce(b.transcript,'') FROM builds v LEFT JOIN binaries b ON"
@@ -94,7 +115,7 @@ constexpr TableCheck kTables[] = {
 std::string check_row(Database& db, const TableCheck& table, std::int64_t id) {
   try {
     Statement row = db.prepare(table.one);
-    return row.bind(1, id).step() ? table.check(row) : "";
+    return row.bind(1, id).step() ? table.check(row, db) : "";
   } catch (const BadValue& error) {
     return error.what();
   } catch (const SqliteError& error) {
@@ -242,6 +263,8 @@ std::int64_t Store::gc(std::int64_t cap, bool stale) {
       for (const char* sql : {
                "DELETE FROM choices WHERE problem NOT IN (SELECT hash FROM problems)",
                "DELETE FROM measurements WHERE problem NOT IN (SELECT hash FROM problems)",
+               "DELETE FROM lists WHERE problem NOT IN (SELECT hash FROM problems)",
+               "DELETE FROM candidates WHERE problem NOT IN (SELECT problem FROM lists)",
                "DELETE FROM builds WHERE key NOT IN (SELECT key FROM binaries)",
                "DELETE FROM uses WHERE id NOT IN (SELECT hash FROM problems UNION ALL SELECT key FROM binaries)",
                "INSERT OR IGNORE INTO uses(id,sequence) SELECT hash,0 FROM problems",

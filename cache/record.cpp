@@ -16,8 +16,8 @@ constexpr std::pair<OutcomeKind, std::string_view> kKinds[] = {
     {OutcomeKind::not_compiled, "not_compiled"}, {OutcomeKind::wrong, "wrong"},   {OutcomeKind::failed, "failed"},
 };
 
-template <class Integer>
-bool to_integer(std::string_view text, Integer& value) {
+template <class Number>
+bool to_number(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -35,8 +35,8 @@ std::string axis_text(const GridAxis& axis) {
 }
 
 bool parse_axis(std::string_view text, GridAxis& axis) {
-  return to_integer(token(text, ','), axis.fixed) && to_integer(token(text, ','), axis.per_rows) &&
-         to_integer(token(text, ','), axis.per_cols) && text.empty();
+  return to_number(token(text, ','), axis.fixed) && to_number(token(text, ','), axis.per_rows) &&
+         to_number(token(text, ','), axis.per_cols) && text.empty();
 }
 
 std::string map_text(const TensorMapPlan& map) {
@@ -65,8 +65,8 @@ bool parse_map(std::string_view text, TensorMapPlan& map) {
   const std::string whole(text);
   std::string_view axes = text;
   text = token(axes, ';');
-  const auto next = [&](auto& value) { return to_integer(token(text, ','), value); };
-  const auto next_of_axes = [&](auto& value) { return axes.empty() || to_integer(token(axes, ','), value); };
+  const auto next = [&](auto& value) { return to_number(token(text, ','), value); };
+  const auto next_of_axes = [&](auto& value) { return axes.empty() || to_number(token(axes, ','), value); };
   const auto all_of_axes = [&](auto& list) { return std::all_of(list.begin(), list.end(), next_of_axes); };
   return next(map.pointer) && next(map.rows_at) && next(map.rows) && next(map.stride_at) && next(map.inner_at) &&
          next(map.inner) && next(map.element_bytes) && next(map.box_inner) && next(map.box_rows) &&
@@ -85,7 +85,7 @@ bool parse_cpu(std::string_view text, CpuLaunch& launch) {
   const std::string whole(text);
   for (GridAxis* axis : {&launch.blocks, &launch.first_blocks, &launch.scratch})
     if (!parse_axis(token(text, ';'), *axis)) return false;
-  if (!to_integer(token(text, ';'), launch.parts)) return false;
+  if (!to_number(token(text, ';'), launch.parts)) return false;
   launch.needs_amx = text == "1";
   return cpu_text(launch) == whole;
 }
@@ -102,9 +102,9 @@ void add_extras(Key& key, const LaunchPlan& plan) {
 }
 
 bool parse_extra(const std::string& tag, const std::string& value, LaunchPlan& plan) {
-  if (tag == "persistent") return to_integer(value, plan.persistent);
+  if (tag == "persistent") return to_number(value, plan.persistent);
   if (tag == "overlap") return plan.overlap = value == "1";
-  if (tag == "most_rows") return to_integer(value, plan.most_rows);
+  if (tag == "most_rows") return to_number(value, plan.most_rows);
   if (tag == "cpu") return parse_cpu(value, plan.cpu.emplace());
   return tag == "map" && plan.map_count < plan.maps.size() && parse_map(value, plan.maps[plan.map_count++]);
 }
@@ -147,7 +147,7 @@ std::optional<Candidate> decode_candidate(std::string_view text) {
     std::string_view value = token(text, ' ');
     const auto name = unescape(token(value, '='));
     std::int32_t number = 0;
-    if (!name || !to_integer(value, number)) return std::nullopt;
+    if (!name || !to_number(value, number)) return std::nullopt;
     candidate.knobs.emplace_back(*name, number);
     if (candidate.knobs.size() > kMaxKnobs) return std::nullopt;
   }
@@ -171,9 +171,9 @@ bool decode_resources(std::string_view text, Resources& r) {
   if (!key || key->fields().size() != 5) return false;
   const auto& f = key->fields();
   int serialized = 0;
-  const bool parsed = to_integer(f[0].second, r.registers) && to_integer(f[1].second, r.shared_bytes) &&
-                      to_integer(f[2].second, r.spill_bytes) && to_integer(f[3].second, r.stack_bytes) &&
-                      to_integer(f[4].second, serialized);
+  const bool parsed = to_number(f[0].second, r.registers) && to_number(f[1].second, r.shared_bytes) &&
+                      to_number(f[2].second, r.spill_bytes) && to_number(f[3].second, r.stack_bytes) &&
+                      to_number(f[4].second, serialized);
   r.serialized = serialized != 0;
   return parsed && r.registers >= 0 && r.shared_bytes >= 0 && r.spill_bytes >= 0 && r.stack_bytes >= 0 &&
          encode_resources(r) == text;  // tags, order and spelling
@@ -205,9 +205,33 @@ bool decode_metadata(std::string_view text, Binary& b) {
   for (std::size_t i = 8; i < resources; ++i)
     if (!parse_extra(f[i].first, f[i].second, b.plan)) return false;
   return parse_axis(f[2].second, b.plan.x) && parse_axis(f[3].second, b.plan.y) && parse_axis(f[4].second, b.plan.z) &&
-         to_integer(f[5].second, b.plan.threads) && to_integer(f[6].second, b.plan.cluster) &&
-         to_integer(f[7].second, b.plan.shared_bytes) && decode_resources(f[resources].second, b.resources) &&
+         to_number(f[5].second, b.plan.threads) && to_number(f[6].second, b.plan.cluster) &&
+         to_number(f[7].second, b.plan.shared_bytes) && decode_resources(f[resources].second, b.resources) &&
          encode_metadata(b) == text;
+}
+
+std::string encode_times(const std::map<std::int64_t, double>& times) {
+  std::string text;
+  for (const auto& [rows, microseconds] : times) {
+    char number[32];
+    const auto end = std::to_chars(number, number + sizeof number, microseconds);
+    text += (text.empty() ? "" : " ") + std::to_string(rows) + ':' + std::string(number, end.ptr);
+  }
+  return text;
+}
+
+std::optional<std::map<std::int64_t, double>> decode_times(std::string_view text) {
+  std::map<std::int64_t, double> times;
+  while (!text.empty()) {
+    std::string_view microseconds = token(text, ' ');
+    std::int64_t rows = 0;
+    double value = 0;
+    if (!to_number(token(microseconds, ':'), rows) || !to_number(microseconds, value) || rows < 1 ||
+        !std::isfinite(value) || value <= 0)
+      return std::nullopt;
+    times[rows] = value;
+  }
+  return times;
 }
 
 std::string_view kind_name(OutcomeKind kind) {
@@ -258,6 +282,55 @@ std::string MeasurementRow::content_hash() const {
       .add(std::string_view(resources))
       .add(std::string_view(environment));
   return with_origin(hash, imported);
+}
+
+std::string ListRow::content_hash() const {
+  FieldHash hash("tilewright list 1");
+  hash.add(std::string_view(problem)).add(std::string_view(inputs)).add(std::as_bytes(std::span(steps)));
+  for (const Entry& c : candidates)
+    hash.add(std::string_view(c.candidate)).add(c.listed).add(std::string_view(c.times));
+  return hash.hex();
+}
+
+std::size_t ListRow::bytes() const {
+  std::size_t bytes = 0;
+  for (const Entry& c : candidates) bytes += c.candidate.size() + c.times.size();
+  return bytes;
+}
+
+std::optional<ListRow> to_row(const CandidateList& list) {
+  ListRow row{{}, list.inputs, list.steps, {}};
+  for (const RowCandidate& c : list.candidates)
+    row.candidates.push_back({encode_candidate(c.candidate), c.listed, encode_times(c.times)});
+  if (!to_list(row)) return std::nullopt;
+  return row;
+}
+
+std::optional<CandidateList> to_list(const ListRow& row) {
+  const auto is_place = [&](std::uint8_t step) { return step < row.candidates.size(); };
+  if (row.candidates.empty() || row.candidates.size() > kMaxListed || row.bytes() > kMaxListBytes ||
+      !is_text(row.inputs) || row.steps.size() > kMaxText || !std::all_of(row.steps.begin(), row.steps.end(), is_place))
+    return std::nullopt;
+  CandidateList list{{}, {}, row.inputs, row.steps};
+  for (const ListRow::Entry& entry : row.candidates) {
+    auto candidate = decode_candidate(entry.candidate);
+    auto times = decode_times(entry.times);
+    if (!candidate || entry.listed < 1 || !times || encode_times(*times) != entry.times) return std::nullopt;
+    list.candidates.push_back({std::move(*candidate), entry.listed, std::move(*times)});
+  }
+  return list;
+}
+
+std::string CompilerRow::content_hash() const {
+  FieldHash hash("tilewright compiler 1");
+  for (const std::string* text : {&compiler.name, &library, &compiler.version, &compiler.asked_for, &compiler.path})
+    hash.add(std::string_view(*text));
+  return hash.add(compiler.bytes).add(compiler.modified).hex();
+}
+
+bool CompilerRow::valid() const {
+  return is_text(compiler.name) && is_text(library) && is_text(compiler.version) && is_text(compiler.asked_for) &&
+         is_text(compiler.path);
 }
 
 bool MeasurementRow::valid() const { return to_outcome(*this).has_value(); }

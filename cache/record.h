@@ -4,9 +4,11 @@
 // Candidate::text(), with escapes so that any name survives.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <tilewright/candidate.h>
 #include <tilewright/kernel.h>
@@ -18,6 +20,7 @@ namespace tilewright::cache {
 inline constexpr std::size_t kMaxText = 64 << 10;  // bytes of a problem, candidate, detail, environment or metadata
 inline constexpr std::size_t kMaxTranscript = 1 << 20;
 inline constexpr std::size_t kMaxKnobs = 64;
+inline constexpr std::size_t kMaxListed = 4096, kMaxListBytes = 4 << 20;  // candidates of a list, and their texts
 
 std::string encode_candidate(const Candidate& candidate);  // empty if it cannot be represented
 std::optional<Candidate> decode_candidate(std::string_view text);
@@ -27,6 +30,10 @@ std::string encode_metadata(const Binary& binary);
 bool decode_metadata(std::string_view text, Binary& binary);
 std::string encode_resources(const Resources& resources);
 bool decode_resources(std::string_view text, Resources& resources);
+
+// "ROWS:MICROSECONDS", separated by spaces.
+std::string encode_times(const std::map<std::int64_t, double>& times);
+std::optional<std::map<std::int64_t, double>> decode_times(std::string_view text);
 
 std::string_view kind_name(OutcomeKind kind);
 std::optional<OutcomeKind> kind_named(std::string_view name);
@@ -55,6 +62,31 @@ struct MeasurementRow {
   std::string resources;
   std::string environment;  // hash
   bool imported = false;
+  std::string content_hash() const;
+  bool valid() const;
+};
+
+struct ListRow {
+  struct Entry {
+    std::string candidate;
+    std::int64_t listed = 1;
+    std::string times;
+  };
+  std::string problem;  // hash
+  std::string inputs;
+  std::vector<std::uint8_t> steps;
+  std::vector<Entry> candidates;
+  std::size_t bytes() const;         // of the candidates' texts
+  std::string content_hash() const;  // of the candidates too
+};
+
+// Nothing if a value is out of range. The list's problem and the row's are the caller's to set.
+std::optional<ListRow> to_row(const CandidateList& list);
+std::optional<CandidateList> to_list(const ListRow& row);
+
+struct CompilerRow {
+  StoredCompiler compiler;
+  std::string library;  // version that noted it
   std::string content_hash() const;
   bool valid() const;
 };

@@ -2,6 +2,8 @@
 // Store's look-ups and stores; maintenance is in maintenance.cpp and listing.cpp.
 #include <unistd.h>
 
+#include <tilewright/version.h>
+
 #include <map>
 #include <set>
 
@@ -160,6 +162,64 @@ bool Store::put_choice(const Key& device, const StoredChoice& choice) {
       row.environment = layer.insert_environment(choice.environment);
       layer.insert_choice(row);
     });
+  });
+}
+
+std::optional<CandidateList> Store::find_list(const Key& device, std::string_view problem) {
+  return call(impl_, std::optional<CandidateList>(), [&] {
+    std::optional<CandidateList> found;
+    impl_->read([&](Layer& layer) {
+      if (!found) found = layer.find_list(device.transcript(), problem);
+    });
+    return found;
+  });
+}
+
+std::vector<CandidateList> Store::lists(const Key& device, std::string_view problem_prefix) {
+  return call(impl_, std::vector<CandidateList>(), [&] {
+    std::vector<CandidateList> all;
+    std::set<std::string> seen;
+    impl_->read([&](Layer& layer) {
+      for (CandidateList& list : layer.lists(device.transcript(), problem_prefix))
+        if (seen.insert(list.problem).second) all.push_back(std::move(list));
+    });
+    return all;
+  });
+}
+
+bool Store::put_list(const Key& device, const CandidateList& list) {
+  return call(impl_, false, [&] {
+    auto row = to_row(list);
+    const std::string transcript = device.transcript();
+    if (!row || list.problem.size() > kMaxText || transcript.size() > kMaxText) {
+      impl_->warn("range", "a list with a value out of range was not stored: " + list.problem.substr(0, 200));
+      return false;
+    }
+    return impl_->write([&](Layer& layer) {
+      row->problem = layer.insert_problem(transcript, list.problem);
+      insert_list(layer.db(), *row);
+    });
+  });
+}
+
+std::optional<StoredCompiler> Store::find_compiler(std::string_view name) {
+  return call(impl_, std::optional<StoredCompiler>(), [&] {
+    std::optional<StoredCompiler> found;
+    impl_->read([&](Layer& layer) {
+      if (!found) found = layer.find_compiler(std::string(name), TILEWRIGHT_VERSION_STRING);
+    });
+    return found;
+  });
+}
+
+bool Store::put_compiler(const StoredCompiler& compiler) {
+  return call(impl_, false, [&] {
+    const CompilerRow row{compiler, TILEWRIGHT_VERSION_STRING};
+    if (!row.valid()) {
+      impl_->warn("range", "a compiler with a value out of range was not stored: " + compiler.name.substr(0, 200));
+      return false;
+    }
+    return impl_->write([&](Layer& layer) { insert_compiler(layer.db(), row); });
   });
 }
 

@@ -18,7 +18,7 @@ namespace {
 // (on_busy() in sqlite.cpp), so that a long import starves nobody.
 constexpr auto kTransaction = std::chrono::milliseconds(100), kPause = std::chrono::milliseconds(25);
 
-enum class Fate { added, kept, replaced, refused, passed_over };
+enum class Fate { added, kept, replaced, refused };
 
 struct Source {
   Layer& from;
@@ -34,6 +34,8 @@ struct Source {
   Fate binary(std::int64_t id);
   Fate choice(std::int64_t id);
   Fate measurement(std::int64_t id);
+  Fate list(std::int64_t id);
+  Fate compiler(std::int64_t id);
   void bring_problem(const std::string& device, const std::string& problem, const std::string& hash);
   void bring_environment(const std::string& hash);
 };
@@ -110,7 +112,6 @@ Fate Source::choice(std::int64_t id) {
   if (!row.bind(1, id).step()) return refuse(kGone);
   ChoiceRow choice = read_choice(row);
   const std::string device = row.text(8), problem = row.text(9);
-  if (field_of(device, "kind") == kMachineKind) return Fate::passed_over;
   if (row.text(7) != choice.content_hash() || !problem_is_valid(device, problem, choice.problem))
     return refuse(kDamaged);
   if (!choice.valid()) return refuse(kRange);
@@ -148,6 +149,32 @@ Fate Source::measurement(std::int64_t id) {
   return Fate::added;
 }
 
+Fate Source::list(std::int64_t id) {
+  Statement row = from.db().prepare(
+      "SELECT l.problem,p.device,p.problem FROM lists l JOIN problems p ON p.hash=l.problem WHERE l.rowid=?");
+  if (!row.bind(1, id).step()) return refuse(kGone);
+  const std::string hash = row.text(0), device = row.text(1), problem = row.text(2);
+  const auto read = read_list(from.db(), hash);
+  if (!read || !read->intact || !problem_is_valid(device, problem, hash)) return refuse(kDamaged);
+  if (!to_list(read->row)) return refuse(kRange);
+  if (to.find_list(device, problem)) return Fate::kept;
+  bring_problem(device, problem, hash);
+  insert_list(to.db(), read->row);
+  return Fate::added;
+}
+
+Fate Source::compiler(std::int64_t id) {
+  Statement row = from.db().prepare("SELECT " TILEWRIGHT_COMPILER_COLUMNS ",k.hash FROM compilers k WHERE k.rowid=?");
+  if (!row.bind(1, id).step()) return refuse(kDamaged);
+  CompilerRow compiler = read_compiler(row);
+  if (row.text(7) != compiler.content_hash()) return refuse(kDamaged);
+  if (!compiler.valid()) return refuse(kRange);
+  if (to.find_compiler(compiler.compiler.name, compiler.library)) return Fate::kept;
+  compiler.compiler = {compiler.compiler.name, compiler.compiler.version};  // where it is holds for one machine
+  insert_compiler(to.db(), compiler);
+  return Fate::added;
+}
+
 Fate transfer_row(Source& source, Fate (Source::*one)(std::int64_t), std::int64_t id) {
   try {
     return (source.*one)(id);
@@ -169,7 +196,6 @@ void count(Fate fate, const char* table, const std::string& why, MergeReport& re
     case Fate::added: ++report.added; break;
     case Fate::kept: ++report.kept; break;
     case Fate::replaced: ++report.replaced; break;
-    case Fate::passed_over: break;
     case Fate::refused: refuse(report, table, why); break;
   }
 }
@@ -220,6 +246,11 @@ MergeReport transfer(Layer& from, Layer& to, const TransferRules& rules) {
   copy(source, "choices", &Source::choice,
        row_ids(from.db(), "SELECT c.rowid FROM choices c LEFT JOIN uses u ON u.id=c.problem ORDER BY u.sequence"),
        rules, report);
+  if (rules.imported) return report;  // the rest is of use with the binaries and on the device that it is about
+  copy(source, "lists", &Source::list,
+       row_ids(from.db(), "SELECT l.rowid FROM lists l LEFT JOIN uses u ON u.id=l.problem ORDER BY u.sequence"), rules,
+       report);
+  copy(source, "compilers", &Source::compiler, row_ids(from.db(), "SELECT rowid FROM compilers"), rules, report);
   return report;
 }
 

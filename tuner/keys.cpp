@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "cache/layer.h"
 #include "templates/common/specialize.h"
 
 namespace tilewright::tuner {
@@ -138,18 +137,6 @@ Key outcome_key(const Device& device, const std::string& compiler) {
 Key prewarm_key(const Arch& arch) {
   Key key;
   key.add("kind", "prewarm").add("target", arch.name).add("library", kLibraryVersion);
-  return key;
-}
-
-Key compiler_key() {
-  Key key;
-  key.add("kind", "compiler").add("library", kLibraryVersion);
-  return key;
-}
-
-Key machine_key() {
-  Key key;
-  key.add("kind", cache::kMachineKind).add("library", kLibraryVersion);
   return key;
 }
 

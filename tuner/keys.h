@@ -48,14 +48,11 @@ Key binary_key(const Source& source, const Arch& arch, const std::string& compil
 
 // A choice holds for one model of GPU and one version of the library.
 Key choice_key(const Device& device, std::string_view version = kLibraryVersion);
-// What serves which number of rows of a problem; the problem's own are 1 in the row's text.
+// The list of what serves which number of rows of a problem; the problem's own are 1 in the list's text.
 Key rows_key(const Device& device);
 // A measurement, or a failure, holds for one driver and compiler as well: either may cure what failed.
 Key outcome_key(const Device& device, const std::string& compiler);
-// The candidates that prewarm() noted for a target.
+// The lists of what prewarm() compiled for a target.
 Key prewarm_key(const Arch& arch);
-// Which version of a compiler filled a store; and where that compiler is on this machine, which no export contains.
-Key compiler_key();
-Key machine_key();
 
 }  // namespace tilewright::tuner

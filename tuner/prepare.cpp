@@ -39,9 +39,8 @@ std::string Engine::Impl::stored_for(const std::string& key, const Device& devic
   if (auto row = store.find_choice(tuner::choice_key(device), key))
     add(fmt::format("the choice {} for {}", row->candidate.text(), device.name()));
   for (const Arch& arch : archs())
-    if (auto row = store.find_choice(tuner::prewarm_key(arch), key))
-      add(fmt::format("a prewarm's {} candidates for {}",
-                      std::count(row->environment.begin(), row->environment.end(), '\n'), arch.name));
+    if (auto list = store.find_list(tuner::prewarm_key(arch), key))
+      add(fmt::format("a prewarm's {} candidates for {}", list->candidates.size(), arch.name));
   const std::vector<std::string> unread = store.unread();
   if (text.empty()) text = unread.empty() ? "nothing" : "nothing that could be read";
   for (const std::string& reason : unread) text += "; a store is not used: " + reason;
@@ -134,7 +133,7 @@ Kernel Engine::Impl::assemble(const Problem& problem, const Device& device) {
     }
     std::vector<Source> sources;
     std::vector<std::string> keys;
-    for (const tuner::RowCandidate& c : table.candidates) {
+    for (const RowCandidate& c : table.candidates) {
       const Problem listed = problem.with_rows(c.listed);
       sources.push_back(source(listed, device.arch(), c.candidate));
       keys.push_back(listed.text());

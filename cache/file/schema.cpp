@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/file/notes.h"
 #include "cache/key.h"
 
 namespace tilewright::cache {
@@ -65,7 +66,25 @@ void create_version_2(Database& db) {
   }
 }
 
-constexpr Migration kMigrations[] = {create_version_1, create_version_2};
+// Candidate lists and compilers, which version 2 kept as choices with a text in `environments`.
+void create_version_3(Database& db) {
+  for (const char* sql : {
+           "CREATE TABLE lists(problem TEXT NOT NULL,inputs TEXT NOT NULL,steps BLOB NOT NULL,hash TEXT NOT NULL)",
+           "CREATE TABLE candidates(problem TEXT NOT NULL,place INTEGER NOT NULL,candidate TEXT NOT NULL,"
+           "listed INTEGER NOT NULL,times TEXT NOT NULL)",
+           "CREATE TABLE compilers(name TEXT NOT NULL,library TEXT NOT NULL,version TEXT NOT NULL,"
+           "asked_for TEXT NOT NULL,path TEXT NOT NULL,bytes INTEGER NOT NULL,modified INTEGER NOT NULL,"
+           "hash TEXT NOT NULL)",
+           "CREATE UNIQUE INDEX lists_problem ON lists(problem)",
+           "CREATE UNIQUE INDEX candidates_place ON candidates(problem,place)",
+           "CREATE UNIQUE INDEX compilers_name ON compilers(name,library)",
+       }) {
+    db.exec(sql);
+  }
+  move_notes(db);
+}
+
+constexpr Migration kMigrations[] = {create_version_1, create_version_2, create_version_3};
 
 std::int64_t user_version(Database& db) { return db.integer("PRAGMA user_version"); }
 

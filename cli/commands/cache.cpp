@@ -358,7 +358,7 @@ void add_cache(Context& context) {
   };
   CLI::App* ls = add("ls", "List its rows", run_ls);
   ls->add_option("--kind", args->kind, "Only these")
-      ->check(CLI::IsMember({"binary", "choice", "measurement", "environment"}));
+      ->check(CLI::IsMember({"binary", "choice", "measurement", "list", "compiler", "environment"}));
   ls->add_option("--arch", args->arch, "Only rows for this target, e.g. sm_90a, cpu or native");
   ls->add_option("--problem", args->part, "Only rows whose problem contains this text, e.g. 'w=q4_0'")
       ->check(not_empty());

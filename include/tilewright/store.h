@@ -49,6 +49,31 @@ struct StoredChoice {
   bool imported = false;         // by import_from(): to be measured here before it is believed
 };
 
+// A candidate with what is known of its times on one device.
+struct RowCandidate {
+  Candidate candidate = {};
+  std::int64_t listed = 1;                    // a number of rows for which its family lists it
+  std::map<std::int64_t, double> times = {};  // microseconds by number of rows
+};
+
+// Candidates for one problem, in order: what was compiled ahead for a target, or a device's row table.
+struct CandidateList {
+  std::string problem = {};  // canonical text; a row table's has one row
+  std::vector<RowCandidate> candidates = {};
+  std::string inputs = {};               // of a row table: what it was made from
+  std::vector<std::uint8_t> steps = {};  // of a row table: for each row step the place of its candidate
+};
+
+// A compiler that filled a store, and the file that it is on this machine, which exports and merges leave out.
+struct StoredCompiler {
+  std::string name = {};  // "nvrtc"
+  std::string version = {};
+  std::string asked_for = {};            // where the options looked for it
+  std::string path = {};                 // empty: not on this machine
+  std::int64_t bytes = 0, modified = 0;  // the file's size and time, in nanoseconds since 1970
+  friend bool operator==(const StoredCompiler&, const StoredCompiler&) = default;
+};
+
 // A stored binary whose key differs from the one asked for in the field "compiler" alone.
 struct OtherBuild {
   Key key = {};
@@ -66,7 +91,7 @@ struct StoreOptions {
 };
 
 struct StoreEntry {          // for `cache ls`
-  std::string kind = {};     // "binary", "choice", "measurement", "environment"
+  std::string kind = {};     // "binary", "choice", "measurement", "list", "compiler", "environment"
   std::string id = {};       // hash prefix that show() accepts
   std::string summary = {};  // one line, printable
   std::int64_t bytes = 0;
@@ -127,6 +152,13 @@ class TILEWRIGHT_EXPORT Store {
   std::optional<StoredChoice> find_choice(const Key& device, std::string_view problem);
   std::vector<StoredChoice> choices(const Key& device, std::string_view problem_prefix);  // for neighbours
   bool put_choice(const Key& device, const StoredChoice& choice);
+  // A list's key: that of a target, or of a device, and the problem.
+  std::optional<CandidateList> find_list(const Key& device, std::string_view problem);
+  std::vector<CandidateList> lists(const Key& device, std::string_view problem_prefix);  // for neighbours
+  bool put_list(const Key& device, const CandidateList& list);
+  // What this version of the library noted.
+  std::optional<StoredCompiler> find_compiler(std::string_view name);
+  bool put_compiler(const StoredCompiler& compiler);
   // Every outcome ever seen for (device, problem, candidate); the latest per candidate is returned, an imported one
   // only where there is none of one's own. find_choice() and choices() prefer in the same way.
   std::vector<Outcome> outcomes(const Key& device, std::string_view problem);
@@ -166,6 +198,7 @@ class TILEWRIGHT_EXPORT Store {
   std::map<std::string, StoreTotal> totals(const StoreFilter& filter = {}) const;  // by kind; without the limit
   // With the fields of each one's device. The filter's limit counts for each file.
   std::vector<std::pair<Key, StoredChoice>> all_choices(const StoreFilter& filter = {}) const;
+  std::vector<std::pair<Key, CandidateList>> all_lists(const StoreFilter& filter = {}) const;
   std::vector<OtherVersion> other_versions() const;    // empty: every row is this version's, or says nothing of it
   std::string show(std::string_view id_prefix) const;  // a readable rendering of one row, JSON
   // `repair`: damaged rows are deleted, damaged indexes made anew.

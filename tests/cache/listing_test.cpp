@@ -114,18 +114,9 @@ TEST_CASE("a listing names target, device and version, is filtered, and ends at 
   CHECK(store.all_choices({.limit = 1})[0].second.problem == "gemm w=q8_0 m=2");
 }
 
-TEST_CASE("show gives an environment as fields, and a note as lines") {
+TEST_CASE("show gives an environment as fields") {
   Directory dir;
-  Store store(options(dir.file()));
-  StoredChoice note = choice("gemm a", 0);
-  note.environment = "mma bm=64 bn=32\nwgmma bm=128\n";
-  REQUIRE(store.put_choice(device_key(), note));
-  REQUIRE(store.put_choice(device_key(), choice("gemm b", 1)));
-  for (const StoreEntry& e : store.list({.kind = "choice"})) {
-    const auto row = nlohmann::json::parse(store.show(e.id));
-    if (row["problem"] == "gemm a")
-      CHECK(row["environment"] == nlohmann::json{"mma bm=64 bn=32", "wgmma bm=128"});
-    else
-      CHECK(row["environment"]["driver"] == "580");
-  }
+  Store store(options(make_cache(dir)));
+  for (const StoreEntry& e : store.list({.kind = "choice"}))
+    CHECK(nlohmann::json::parse(store.show(e.id))["environment"]["driver"] == "580");
 }

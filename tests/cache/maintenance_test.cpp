@@ -233,6 +233,30 @@ TEST_CASE("repair makes a damaged index anew and keeps every row") {
   }
 }
 
+TEST_CASE("repair makes the indexes of lists anew, of two rows with one key keeping the last") {
+  for (const char* index : {"lists_problem", "candidates_place"}) {
+    CAPTURE(index);
+    Directory dir;
+    const std::string path = make_cache(dir);
+    CandidateList list{"gemm l", {{candidate(64)}, {candidate(32)}}};
+    std::string id;
+    {
+      Store store(options(path));
+      REQUIRE(store.put_list(device_key(), list));
+      id = store.list({.kind = "list"})[0].id;
+    }
+    flip_in_index(path, index, id);
+    Store store(options(path));
+    list.candidates.pop_back();
+    (void)store.put_list(device_key(), list);  // perhaps second rows
+    CHECK_FALSE(store.verify(true).damaged.empty());
+    CHECK(store.verify().damaged.empty());
+    if (!store.find_list(device_key(), "gemm l")) REQUIRE(store.put_list(device_key(), list));
+    CHECK(store.find_list(device_key(), "gemm l")->candidates.size() == 1);
+    CHECK_FALSE(exists(path + ".corrupt-1"));
+  }
+}
+
 TEST_CASE("a write that meets a damaged index makes it anew") {
   Directory dir;
   const std::string path = make_cache(dir);
@@ -308,22 +332,4 @@ TEST_CASE("rows of another version are counted, told of once, and removed when a
   CHECK(store.find_choice(device_of_version(TILEWRIGHT_VERSION_STRING), "gemm a"));
   CHECK(store.find_binary(of_version(TILEWRIGHT_VERSION_STRING)));
   CHECK(store.verify().damaged.empty());
-}
-
-TEST_CASE("what is only so on this machine is neither exported nor merged") {
-  Directory dir;
-  const std::string path = make_cache(dir);
-  const Key machine = Key().add("kind", "machine");
-  StoredChoice note = choice("compiler", 0);
-  note.environment = "13.0\n/home/somebody/lib/libnvrtc.so.13\n";
-  {
-    Store store(options(path));
-    REQUIRE(store.put_choice(machine, note));
-    store.export_to(dir.file("out.db"));
-    CHECK(store.find_choice(machine, "compiler"));
-  }
-  CHECK(read_file(dir.file("out.db")).find("somebody") == std::string::npos);
-  Store other(options(dir.file("other.db")));
-  CHECK(other.merge_from(path).added == 3);
-  CHECK_FALSE(other.find_choice(machine, "compiler"));
 }

@@ -311,7 +311,7 @@ TEST_CASE("cli: what a CPU recorded is prewarmed for GPUs, each in its own order
     CHECK(ran.json()["failed"] == 0);
     CHECK(ran.json()["warnings"].size() == 2);  // that the order is another
   }
-  const Json list = tool("cache ls --json --kind choice" + cache_flag("recorded.db")).json();
+  const Json list = tool("cache ls --json --kind list" + cache_flag("recorded.db")).json();
   const std::string all = list.dump();
   CHECK(all.find("pack=tiles") != std::string::npos);
   CHECK(all.find("pack=panels") == std::string::npos);
@@ -325,7 +325,7 @@ TEST_CASE("cli: prewarm --layers compiles what a layer launches on each target")
     INFO(ran.out << ran.err);
     CHECK(ran.code == 0);
     CHECK(ran.json()["failed"] == 0);
-    return tool("cache ls --json --kind choice" + cache).json().dump();
+    return tool("cache ls --json --kind list" + cache).json().dump();
   };
   // As a layer on a CPU recorded it; its own packing is left out.
   CHECK(compiled("sm_90a", "pack w=q4_0 x=q8_1 n=128 k=256 order=panels").find("\"entries\":[]") != std::string::npos);

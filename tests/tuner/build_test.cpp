@@ -99,9 +99,10 @@ TEST_CASE("a store that was filled elsewhere serves a machine without a compiler
   CompileOptions same = Rig::compiler();
   {
     Store store(Rig::with(dir / "c.db"));  // closed again: a store that somebody writes cannot be a shipped one
-    auto row = store.find_choice(Key().add("kind", "compiler").add("library", kLibraryVersion), "compiler");
-    REQUIRE(row);
-    CHECK(row->environment == compiler_version(same));
+    const auto noted = store.find_compiler("nvrtc");
+    REQUIRE(noted);
+    CHECK(noted->version == compiler_version(same));
+    CHECK(noted->path == compiler_info(same).path);
     store.export_to(dir / "shipped.db");
     std::ifstream file(dir / "shipped.db", std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};

@@ -183,8 +183,8 @@ TEST_CASE("a packed problem of a workload is packed in each target's own order",
   const Arch* targets[] = {&arch("sm_80"), &arch("sm_90a")};
   const PrewarmReport r = engine.prewarm(std::span(&panels, 1), targets, policy);
   CHECK(r.failures == std::vector<std::string>());
-  CHECK(engine.store().find_choice(tuner::prewarm_key(arch("sm_80")), stored.text()));
-  CHECK(engine.store().find_choice(tuner::prewarm_key(arch("sm_90a")), tiles.text()));
+  CHECK(engine.store().find_list(tuner::prewarm_key(arch("sm_80")), stored.text()));
+  CHECK(engine.store().find_list(tuner::prewarm_key(arch("sm_90a")), tiles.text()));
 }
 
 TEST_CASE("prewarm compiles the reference where it is alone only when told to", "[engine]") {

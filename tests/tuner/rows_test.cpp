@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include "support/catch.h"
 #include "tuner/rows/row_space.h"
@@ -49,38 +48,30 @@ TEST_CASE("a table of rows survives being stored, and nothing damaged is taken f
   RowTable table;
   for (const Candidate& c : ranked(layer(), 256, 3)) table.candidates.push_back({c, 256, {{64, 12.5}, {8192, 1234.0}}});
   for (int s = 0; s < kRowSteps; ++s) table.steps[static_cast<std::size_t>(s)] = static_cast<std::uint8_t>(s / 200);
-  const std::string text = table.text();
-  const std::optional<RowTable> back = RowTable::parse(text);
+  const CandidateList list = table.list(layer().with_rows(8), "tuned");
+  CHECK(list.problem == layer().text());
+  CHECK(list.inputs == "tuned");
+  Store store;
+  const Key key = Key().add("device", "any");
+  REQUIRE(store.put_list(key, list));
+  const std::optional<RowTable> back = RowTable::of(*store.find_list(key, list.problem));
   REQUIRE(back);
   REQUIRE(back->candidates.size() == 3);
   CHECK(back->steps == table.steps);
   CHECK(back->candidates[1].candidate == table.candidates[1].candidate);
   CHECK(back->candidates[1].listed == 256);
   CHECK(back->candidates[1].times == table.candidates[1].times);
-  CHECK(text.size() < 1000);
 
-  CHECK_FALSE(RowTable::parse(""));
-  CHECK_FALSE(RowTable::parse("rows 2" + text.substr(text.find('\n'))));
-  CHECK_FALSE(RowTable::parse(text.substr(0, text.size() / 2)));
-  CHECK_FALSE(RowTable::parse(text + "steps 0x1\n"));  // more steps than there are
-  const auto with = [&](const std::string& from, const std::string& to) {
-    std::string other = text;
-    other.replace(other.find(from), from.size(), to);
-    return other;
+  const auto refused = [&](auto change) {
+    CandidateList other = list;
+    change(other);
+    return !RowTable::of(std::move(other));
   };
-  CHECK_FALSE(RowTable::parse(with("steps 0x", "steps 3x")));  // no such candidate
-  CHECK_FALSE(RowTable::parse(with("64:12.5", "64:-1")));
-  CHECK_FALSE(RowTable::parse(with("64:12.5", "64:nan")));
-  CHECK_FALSE(RowTable::parse(with("64:12.5", "0:1")));
-  CHECK_FALSE(RowTable::parse(with("candidate 256", "candidate x")));
-  // Whatever a damaged byte makes of it, it is either refused or a whole table.
-  std::mt19937 random(7);
-  for (int i = 0; i < 2000; ++i) {
-    std::string other = text;
-    other[random() % other.size()] = static_cast<char>(random());
-    if (const auto parsed = RowTable::parse(other))
-      for (const std::uint8_t s : parsed->steps) REQUIRE(s < parsed->candidates.size());
-  }
+  CHECK(refused([](CandidateList& l) { l.steps.clear(); }));  // what prewarm() compiled
+  CHECK(refused([](CandidateList& l) { l.steps.pop_back(); }));
+  CHECK(refused([](CandidateList& l) { l.steps.push_back(0); }));
+  CHECK(refused([](CandidateList& l) { l.steps[7] = 3; }));  // no such candidate
+  CHECK(refused([](CandidateList& l) { l.candidates.resize(RowTable::kMostCandidates + 1); }));
 }
 
 TEST_CASE("an estimate is the known time, and between known times the model with their errors", "[rows]") {

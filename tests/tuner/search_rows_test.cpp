@@ -133,7 +133,7 @@ TEST_CASE("a cancelled search of all rows stores no table", "[search_rows]") {
   CHECK(r.stopped == "cancelled");
   CHECK(r.ranges.empty());
   CHECK(r.choice.grade == Grade::ranked);
-  for (const auto& [key, choice] : engine.store().all_choices()) CHECK_FALSE(mentions(key.transcript(), "rows=all"));
+  CHECK(engine.store().all_lists().empty());
 }
 
 TEST_CASE("a search of all rows that its budget ends says what it only estimates", "[search_rows]") {
@@ -183,15 +183,11 @@ TEST_CASE("a full table of all rows makes room for what a search of one number f
   engine.tune(small(), gpu.device(), all_rows());
   const Device device = gpu.device();
   const Key key = tuner::rows_key(device);
-  std::optional<StoredChoice> row = engine.store().find_choice(key, small().with_rows(1).text());
-  REQUIRE(row);
-  const auto end = row->environment.find('\n');
-  std::optional<tuner::RowTable> table = tuner::RowTable::parse(row->environment.substr(end + 1));
+  std::optional<CandidateList> table = engine.store().find_list(key, small().with_rows(1).text());
   REQUIRE(table);
   const Candidate any = table->candidates[0].candidate;
   while (table->candidates.size() < tuner::RowTable::kMostCandidates) table->candidates.push_back({any, 1, {{1, 1e6}}});
-  row->environment = row->environment.substr(0, end + 1) + table->text();
-  REQUIRE(engine.store().put_choice(key, *row));
+  REQUIRE(engine.store().put_list(key, *table));
   TunePolicy one = quick_policy();
   one.retune = true;
   gpu.gemm_duration = [](const FakeLaunch&, std::int64_t) { return 0.5; };

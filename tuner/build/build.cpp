@@ -17,18 +17,16 @@ namespace {
 
 constexpr std::size_t kMemoryCap = 64u << 20;  // bytes of images; loaded kernels do not need them any more
 constexpr double kClaimSeconds = 5;            // longer than any candidate compiles
-const char* compiler_row(const Arch& arch) { return arch.cpu ? "compiler of IR" : "compiler"; }
+const char* stored_name(const Arch& arch) { return arch.cpu ? "llvm" : "nvrtc"; }
 const char* compiler_name(const Arch& arch) { return arch.cpu ? "" : "NVRTC "; }
 
-// The row about a compiler has its version in the field that holds a choice's environment. The row of machine_key() has
-// "version\nidentity" there: what was asked for, and the path, size and time of the file that was found.
-std::string identity_of(const std::string& asked_for, const std::string& file) { return asked_for + "\n" + file; }
-
-// Changes whenever the file does. Empty if there is no such file.
-std::string file_identity(const std::string& path) {
+// With the file at `path` as it is now, if there is one: it changes whenever the file does.
+StoredCompiler located(StoredCompiler compiler, const std::string& path) {
   struct stat s;
-  if (path.empty() || ::stat(path.c_str(), &s) != 0) return {};
-  return fmt::format("{}\n{}\n{}.{:09}", path, s.st_size, s.st_mtim.tv_sec, s.st_mtim.tv_nsec);
+  if (path.empty() || ::stat(path.c_str(), &s) != 0) return compiler;
+  compiler.path = path, compiler.bytes = s.st_size;
+  compiler.modified = std::int64_t{s.st_mtim.tv_sec} * 1'000'000'000 + s.st_mtim.tv_nsec;
+  return compiler;
 }
 
 std::string compiler_of(const Key& key) {
@@ -66,26 +64,14 @@ std::string Builder::compiler(const Arch& arch) {
   std::lock_guard lock(compiler_mutex_);
   std::optional<std::string>& known_version = known(arch).version;
   if (known_version) return *known_version;
-  std::string version;
-  if (const auto row = store_.find_choice(compiler_key(), compiler_row(arch)))
-    version = row->environment.substr(0, row->environment.find('\n'));
-  if (const auto row = store_.find_choice(machine_key(), compiler_row(arch))) {
-    std::size_t first = row->environment.find('\n'), second = row->environment.find('\n', first + 1);
-    version = row->environment.substr(0, first);
-    if (second != std::string::npos) {
-      std::string file = row->environment.substr(second + 1);
-      bool same = row->environment.substr(first + 1) == identity_of(asked_for(arch), file);
-      if (same && !file.empty() && file_identity(file.substr(0, file.find('\n'))) == file) {
-        known_version = version;
-        return version;
-      }
-    }
-  }
+  const StoredCompiler stored = store_.find_compiler(stored_name(arch)).value_or(StoredCompiler());
+  known_version = stored.version;
+  if (!stored.path.empty() && stored == located({stored.name, stored.version, asked_for(arch)}, stored.path))
+    return *known_version;
   try {
     known_version = compiler_info(options_, arch).version;
   } catch (const Error&) {
     // No compiler here. What is stored may still serve; a compilation will report the error in full.
-    known_version = version;
   }
   return *known_version;
 }
@@ -95,16 +81,8 @@ void Builder::confirm_compiler(const Arch& arch) {
   Known& compiler = known(arch);
   if (compiler.confirmed) return;
   const CompilerInfo info = compiler_info(options_, arch);
-  const auto note = [&](const Key& key, std::string text) {
-    StoredChoice row;
-    row.problem = compiler_row(arch);
-    row.candidate.family = row.problem;
-    row.environment = std::move(text);
-    const auto old = store_.find_choice(key, row.problem);
-    if (!old || old->environment != row.environment) store_.put_choice(key, row);
-  };
-  note(compiler_key(), info.version);
-  note(machine_key(), info.version + "\n" + identity_of(asked_for(arch), file_identity(info.path)));
+  const StoredCompiler now = located({stored_name(arch), info.version, asked_for(arch)}, info.path);
+  if (store_.find_compiler(now.name) != now) store_.put_compiler(now);
   compiler = {info.version, true};
 }
 

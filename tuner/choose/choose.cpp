@@ -2,7 +2,7 @@
 // Which candidate serves a problem: stored, a neighbour's, prewarmed, or ranked first.
 #include <algorithm>
 #include <cmath>
-#include <sstream>
+#include <limits>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -19,22 +19,31 @@ namespace {
 
 constexpr double kFarthest = 3;  // octaves of n * k: a tile that suits 8 times the work is no better than a guess
 
+struct Distance {
+  double octaves;
+  bool same_bucket;
+};
+
+// To a stored problem that differs in its sizes alone; nothing to others.
+std::optional<Distance> distance_to(const std::string& stored, const Problem& problem) {
+  try {
+    const Problem other = Problem::parse(stored);
+    const double octaves = problem.distance(other);
+    if (octaves < 0 || stored == problem.text()) return {};
+    return Distance{octaves, problem.same_size_bucket(other)};
+  } catch (const Error&) {
+    return {};  // written by a version that knew other problems
+  }
+}
+
 // Best first: those of the same size bucket, then by distance.
 std::vector<tuner::Near> rows_near(Store& store, const Key& key, const Problem& problem) {
-  const std::string own = problem.text();
   std::vector<tuner::Near> near;
   for (StoredChoice& row : store.choices(key, problem.neighbours_prefix())) {
-    try {
-      const Problem other = Problem::parse(row.problem);
-      const double distance = problem.distance(other);
-      if (distance < 0 || row.problem == own) continue;
-      const Grade grade = !problem.same_size_bucket(other) ? Grade::neighbour
-                          : row.imported                   ? Grade::imported
-                                                           : Grade::same_bucket;
-      if (grade != Grade::neighbour || distance <= kFarthest) near.push_back({grade, distance, std::move(row)});
-    } catch (const Error&) {
-      // Written by a version that knew other problems.
-    }
+    const auto distance = distance_to(row.problem, problem);
+    if (!distance || (!distance->same_bucket && distance->octaves > kFarthest)) continue;
+    const Grade grade = !distance->same_bucket ? Grade::neighbour : row.imported ? Grade::imported : Grade::same_bucket;
+    near.push_back({grade, distance->octaves, std::move(row)});
   }
   // Equal distances are decided by the text, so that every process takes the same.
   std::sort(near.begin(), near.end(), [](const tuner::Near& a, const tuner::Near& b) {
@@ -141,31 +150,30 @@ std::optional<tuner::Near> Engine::Impl::tuned_in_bucket(const Problem& problem,
 std::vector<Candidate> Engine::Impl::prewarmed(const Problem& problem, const Arch& arch) {
   std::vector<Candidate> candidates;
   const Key key = tuner::prewarm_key(arch);
-  auto row = store.find_choice(key, problem.text());
-  if (!row && problem.size_bucket() > 0)
-    if (auto near = rows_near(store, key, problem); !near.empty() && near.front().grade != Grade::neighbour)
-      row = std::move(near.front().row);
-  if (!row) return candidates;
-  std::istringstream lines(row->environment);
-  for (std::string line; std::getline(lines, line);) {
-    try {
-      Candidate c = Candidate::parse(line);
-      if (!illegal(problem, arch, c).empty()) continue;
-      // Only what is still there, and still what would be built: the note must not bring a compilation back.
-      if (builder.find(source(problem, arch, c), arch, nullptr)) candidates.push_back(std::move(c));
-    } catch (const Error&) {
+  auto list = store.find_list(key, problem.text());
+  if (!list && problem.size_bucket() > 0) {
+    double nearest = std::numeric_limits<double>::infinity();
+    for (CandidateList& other : store.lists(key, problem.neighbours_prefix())) {
+      const auto distance = distance_to(other.problem, problem);
+      if (distance && distance->same_bucket && distance->octaves < nearest)
+        nearest = distance->octaves, list = std::move(other);
     }
+  }
+  if (!list) return candidates;
+  for (RowCandidate& c : list->candidates) {
+    if (!illegal(problem, arch, c.candidate).empty()) continue;
+    // Only what is still there, and still what would be built: the list must not bring a compilation back.
+    if (builder.find(source(problem, arch, c.candidate), arch, nullptr)) candidates.push_back(std::move(c.candidate));
   }
   return candidates;
 }
 
 void Engine::Impl::note_prewarmed(const std::string& key, const Arch& arch, const std::vector<Candidate>& candidates) {
   if (candidates.empty()) return;
-  StoredChoice row;
-  row.problem = key;
-  row.candidate = candidates.front();
-  for (const Candidate& c : candidates) row.environment += c.text() + "\n";
-  store.put_choice(tuner::prewarm_key(arch), row);
+  CandidateList list;
+  list.problem = key;
+  for (const Candidate& c : candidates) list.candidates.push_back({c});
+  store.put_list(tuner::prewarm_key(arch), list);
 }
 
 tuner::Choices Engine::Impl::choices(const Problem& problem, const Device& device) {

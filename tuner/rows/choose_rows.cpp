@@ -16,21 +16,18 @@ namespace {
 
 constexpr std::string_view kTuned = "tuned";  // StoredRows::inputs of a search of all rows
 
-// A row of rows_key(): what the table was made from, then the table.
 struct StoredRows {
   std::string inputs;
   tuner::RowTable table;
 };
 
 std::optional<StoredRows> stored(Store& store, const Problem& problem, const Device& device) {
-  const auto row = store.find_choice(tuner::rows_key(device), problem.with_rows(1).text());
-  if (!row || row->imported) return {};  // times of somebody else's
-  const std::string_view text = row->environment;
-  const auto end = text.find('\n');
-  if (end == text.npos) return {};
-  auto table = tuner::RowTable::parse(text.substr(end + 1));
+  auto list = store.find_list(tuner::rows_key(device), problem.with_rows(1).text());
+  if (!list) return {};
+  std::string inputs = list->inputs;
+  auto table = tuner::RowTable::of(std::move(*list));
   if (!table) return {};
-  return StoredRows{std::string(text.substr(0, end)), std::move(*table)};
+  return StoredRows{std::move(inputs), std::move(*table)};
 }
 
 bool contains(const std::vector<Candidate>& list, const Candidate& candidate) {
@@ -39,7 +36,7 @@ bool contains(const std::vector<Candidate>& list, const Candidate& candidate) {
 
 void add(tuner::RowTable& table, const Candidate& candidate, std::int64_t rows, double microseconds) {
   auto found = std::find_if(table.candidates.begin(), table.candidates.end(),
-                            [&](const tuner::RowCandidate& c) { return c.candidate == candidate; });
+                            [&](const RowCandidate& c) { return c.candidate == candidate; });
   if (found == table.candidates.end()) found = table.candidates.insert(table.candidates.end(), {candidate, rows, {}});
   if (microseconds > 0) found->times[rows] = microseconds;
 }
@@ -48,11 +45,7 @@ void add(tuner::RowTable& table, const Candidate& candidate, std::int64_t rows, 
 
 void Engine::Impl::store_rows(const Problem& problem, const Device& device, const tuner::RowTable& table,
                               std::string_view inputs) {
-  StoredChoice row;
-  row.problem = problem.with_rows(1).text();
-  row.candidate = table.candidates[table.steps.front()].candidate;
-  row.environment = fmt::format("{}\n{}", inputs, table.text());
-  store.put_choice(tuner::rows_key(device), row);
+  store.put_list(tuner::rows_key(device), table.list(problem, std::string(inputs)));
 }
 
 void Engine::Impl::store_tuned_rows(const Problem& problem, const Device& device, const tuner::RowTable& table) {
@@ -64,7 +57,7 @@ std::optional<tuner::RowTable> Engine::Impl::tuned_rows(const Problem& problem, 
   std::optional<StoredRows> rows = stored(store, problem, device);
   if (!rows || rows->inputs != kTuned) return {};
   tuner::RowTable& table = rows->table;
-  const auto refused = [&](const tuner::RowCandidate& c) {
+  const auto refused = [&](const RowCandidate& c) {
     if (contains(faulty, c.candidate)) return true;
     const Problem listed = problem.with_rows(c.listed);
     const std::string why = illegal(listed, device.arch(), c.candidate);
@@ -92,7 +85,7 @@ void Engine::Impl::teach_rows(const Problem& problem, const Device& device, cons
   if (rows->table.candidates.size() == tuner::RowTable::kMostCandidates) return;
   for (const Outcome& o : report.outcomes)
     if (o.kind == OutcomeKind::wrong)
-      std::erase_if(rows->table.candidates, [&](const tuner::RowCandidate& c) { return c.candidate == o.candidate; });
+      std::erase_if(rows->table.candidates, [&](const RowCandidate& c) { return c.candidate == o.candidate; });
   add(rows->table, report.choice.candidate, problem.rows(), report.choice.microseconds);
   tuner::RowModel model(problem, device.arch(), tuner::model_of(device));
   tuner::decide(rows->table, model);
@@ -119,7 +112,7 @@ tuner::RowTable Engine::Impl::rows_for(const Problem& problem, const Device& dev
   if (auto known = stored(store, problem, device); known && known->inputs == inputs) {
     known->table.drop_unused(false);
     if (std::none_of(known->table.candidates.begin(), known->table.candidates.end(),
-                     [&](const tuner::RowCandidate& c) { return contains(faulty, c.candidate); }))
+                     [&](const RowCandidate& c) { return contains(faulty, c.candidate); }))
       return std::move(known->table);
   }
   tuner::RowModel model(problem, device.arch(), tuner::model_of(device));

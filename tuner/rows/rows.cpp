@@ -2,10 +2,8 @@
 #include "tuner/rows/rows.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
-#include <sstream>
 
 #include <fmt/format.h>
 
@@ -15,7 +13,6 @@
 namespace tilewright::tuner {
 namespace {
 
-constexpr std::string_view kHeader = "rows 1";  // version of the stored form
 constexpr std::int64_t kBetweenBuckets[] = {96, 192, 384, 768, 1536, 3072};
 constexpr double kWorthBinary = 1.08;   // times the time without it
 constexpr std::size_t kMostBeyond = 4;  // candidates that each launch above kMostStepRows compares
@@ -24,12 +21,6 @@ constexpr std::size_t kMostBeyond = 4;  // candidates that each launch above kMo
 double interpolate(double rows, double below, double at_below, double above, double at_above) {
   const double share = std::log2(rows / below) / std::log2(above / below);
   return at_below + (at_above - at_below) * share;
-}
-
-template <class T>
-bool number(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size();
 }
 
 }  // namespace
@@ -44,70 +35,18 @@ std::vector<std::int64_t> tuning_rows() {
 
 // ---- stored form
 
-std::string RowTable::text() const {
-  std::string out = fmt::format("{}\n", kHeader);
-  for (const RowCandidate& c : candidates) {
-    out += fmt::format("candidate {} {}\ntimes", c.listed, c.candidate.text());
-    for (const auto& [rows, us] : c.times) out += fmt::format(" {}:{:.4g}", rows, us);
-    out += '\n';
-  }
-  out += "steps";
-  for (int step = 0; step < kRowSteps;) {
-    int end = step;
-    while (end < kRowSteps && steps[static_cast<std::size_t>(end)] == steps[static_cast<std::size_t>(step)]) ++end;
-    out += fmt::format(" {}x{}", steps[static_cast<std::size_t>(step)], end - step);
-    step = end;
-  }
-  return out + "\n";
+CandidateList RowTable::list(const Problem& problem, std::string inputs) const {
+  return {problem.with_rows(1).text(), candidates, std::move(inputs), {steps.begin(), steps.end()}};
 }
 
-std::optional<RowTable> RowTable::parse(std::string_view text) {
-  std::istringstream lines{std::string(text)};
-  std::string line;
-  if (!std::getline(lines, line) || line != kHeader) return {};
+std::optional<RowTable> RowTable::of(CandidateList list) {
+  const auto missing = [&](std::uint8_t step) { return step >= list.candidates.size(); };
   RowTable table;
-  int step = 0;
-  while (std::getline(lines, line)) {
-    std::istringstream words(line);
-    std::string word;
-    words >> word;
-    if (word == "candidate") {
-      if (table.candidates.size() == kMostCandidates) return {};
-      std::int64_t listed = 0;
-      if (!(words >> word) || !number(std::string_view(word), listed) || listed < 1) return {};
-      std::string rest;
-      std::getline(words >> std::ws, rest);
-      try {
-        table.candidates.push_back({Candidate::parse(rest), listed, {}});
-      } catch (const Error&) {
-        return {};
-      }
-    } else if (word == "times") {
-      if (table.candidates.empty()) return {};
-      while (words >> word) {
-        const auto colon = word.find(':');
-        std::int64_t rows = 0;
-        double us = 0;
-        if (colon == word.npos || !number(std::string_view(word).substr(0, colon), rows) ||
-            !number(std::string_view(word).substr(colon + 1), us) || rows < 1 || !std::isfinite(us) || us <= 0)
-          return {};
-        table.candidates.back().times[rows] = us;
-      }
-    } else if (word == "steps") {
-      while (words >> word) {
-        const auto x = word.find('x');
-        int index = -1, count = 0;
-        if (x == word.npos || !number(std::string_view(word).substr(0, x), index) ||
-            !number(std::string_view(word).substr(x + 1), count) || index < 0 ||
-            index >= static_cast<int>(table.candidates.size()) || count < 1 || count > kRowSteps - step)
-          return {};
-        for (; count > 0; --count) table.steps[static_cast<std::size_t>(step++)] = static_cast<std::uint8_t>(index);
-      }
-    } else {
-      return {};
-    }
-  }
-  if (step != kRowSteps) return {};
+  if (list.candidates.size() > kMostCandidates || list.steps.size() != table.steps.size() ||
+      std::any_of(list.steps.begin(), list.steps.end(), missing))
+    return {};
+  table.candidates = std::move(list.candidates);
+  std::copy(list.steps.begin(), list.steps.end(), table.steps.begin());
   return table;
 }
 

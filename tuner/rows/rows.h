@@ -15,6 +15,7 @@
 #include <vector>
 
 #include <tilewright/problem.h>
+#include <tilewright/store.h>
 #include <tilewright/tuning.h>
 
 #include "jit/kernel.h"
@@ -25,23 +26,15 @@ namespace tilewright::tuner {
 // Numbers of rows that a search of all rows looks at: every eighth up to 256, then sixteen an octave.
 std::vector<std::int64_t> tuning_rows();
 
-// A candidate with what is known of its times on this device: microseconds by number of rows.
-struct RowCandidate {
-  Candidate candidate;
-  std::int64_t listed = 1;  // a number of rows for which its family lists it
-  std::map<std::int64_t, double> times = {};
-};
-
 // A candidate for each row step.
 struct RowTable {
   static constexpr std::size_t kMostCandidates = 256;  // what a step's byte tells apart
   std::vector<RowCandidate> candidates;
   std::array<std::uint8_t, kRowSteps> steps{};
 
-  // Stored form, versioned: a line for each candidate and its times, then ranges of steps. parse() answers nothing for
-  // a text of another version or one that is damaged.
-  std::string text() const;
-  static std::optional<RowTable> parse(std::string_view text);
+  // Stored form; nothing for a list that is no table of today's steps.
+  CandidateList list(const Problem& problem, std::string inputs) const;
+  static std::optional<RowTable> of(CandidateList list);
   // Drops the candidates that serve no step. With `keep_measured`, not those that have times.
   void drop_unused(bool keep_measured);
 };
