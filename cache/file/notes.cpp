@@ -103,12 +103,13 @@ StoredCompiler parse_compiler(std::string_view note) {
   compiler.version = cut(note, '\n');
   compiler.asked_for = cut(note, '\n');
   compiler.path = cut(note, '\n');
+  constexpr std::int64_t kSecond = 1'000'000'000, kEnd = 9'000'000'000;  // of what 64 bits of nanoseconds can hold
   std::string_view modified = note;
   std::int64_t seconds = 0, nanoseconds = 0;
   if (!to_integer(cut(modified, '\n'), compiler.bytes) || !to_integer(cut(modified, '.'), seconds) ||
-      !to_integer(modified, nanoseconds))
+      !to_integer(modified, nanoseconds) || seconds < 0 || seconds >= kEnd || nanoseconds < 0 || nanoseconds >= kSecond)
     return {{}, compiler.version};
-  compiler.modified = seconds * 1'000'000'000 + nanoseconds;
+  compiler.modified = seconds * kSecond + nanoseconds;
   return compiler;
 }
 

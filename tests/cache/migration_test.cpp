@@ -279,5 +279,6 @@ TEST_CASE("a compiler of version 2 is its version alone, or its file too") {
   CHECK(parse_compiler("13.0\na|b|c\n/lib/nvrtc.so\n12\n7.000000009") ==
         StoredCompiler{"", "13.0", "a|b|c", "/lib/nvrtc.so", 12, 7'000'000'009});
   CHECK(parse_compiler("13.0\na|b|c\n") == StoredCompiler{"", "13.0"});
-  CHECK(parse_compiler("13.0\na|b|c\n/lib/nvrtc.so\nx\n7.0") == StoredCompiler{"", "13.0"});
+  for (const char* file : {"x\n7.0", "12\n7", "12\n9223372036854775807.0", "12\n-7.0", "12\n7.9223372036854775807"})
+    CHECK(parse_compiler(std::string("13.0\na|b|c\n/lib/nvrtc.so\n") + file) == StoredCompiler{"", "13.0"});
 }
