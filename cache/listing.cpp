@@ -12,6 +12,7 @@
 #include "cache/key.h"
 #include "cache/store_impl.h"
 #include "cache/text.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 
@@ -392,8 +393,7 @@ std::string OtherVersion::text() const {
 
 std::string Store::show(std::string_view id_prefix) const {
   if (id_prefix.empty() || id_prefix.find_first_not_of("0123456789abcdef") != std::string_view::npos) {
-    throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix),
-                "the first digits of an id that list() gives");
+    throw must_be("id", id_prefix, "the first digits of an id that list() gives");
   }
   return impl().maintain([&] {
     std::set<std::pair<std::string, std::string>> ids;  // kind, id
@@ -411,11 +411,11 @@ std::string Store::show(std::string_view id_prefix) const {
       }
     }
     if (ids.empty())
-      throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix), "nothing in the cache starts so");
+      throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix), "is not the start of any id in the cache");
     if (ids.size() == 1) return text;
     std::string all;
     for (const auto& [kind, id] : ids) all += (all.empty() ? "" : ", ") + kind + ' ' + id.substr(0, kIdDigits);
-    throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix), "more digits; it could be " + all);
+    throw Error(ErrorCode::invalid_argument, "id", std::string(id_prefix), "must have more digits: it could be " + all);
   });
 }
 

@@ -13,6 +13,7 @@
 #include "cache/key.h"
 #include "cache/store_impl.h"
 #include "cache/transfer.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 
@@ -181,15 +182,15 @@ bool verify_layer(Layer& layer, bool repair, VerifyReport& report) {
 }
 
 void check_cap(std::int64_t cap) {
-  if (cap < 0) throw Error(ErrorCode::invalid_argument, "cap", std::to_string(cap), "bytes, 0 or more");
+  if (cap < 0) throw must_be("cap", cap, "0 or more bytes");
 }
 
-std::string errno_text() { return std::strerror(errno); }
+std::string cannot_write() { return std::string("cannot be written: ") + std::strerror(errno); }
 
 // Gives a finished file its name. Without `replace`, link() fails if the name is taken meanwhile.
 void publish(const std::string& from, const std::string& to, bool replace) {
   const int rc = replace ? rename(from.c_str(), to.c_str()) : link(from.c_str(), to.c_str());
-  if (rc != 0) throw Error(ErrorCode::io, "export", to, errno_text());
+  if (rc != 0) throw Error(ErrorCode::io, "export", to, cannot_write());
 }
 
 // Where an export may go: nowhere but to a free name, or with `replace` to that of a plain file that nobody has open.
@@ -197,20 +198,21 @@ void check_target(const std::string& target, const FileId& own, bool replace) {
   const auto refuse = [&](const std::string& why) { throw Error(ErrorCode::io, "export", target, why); };
   for (const char* side : {"-wal", "-journal"}) {
     // SQLite would take it for the new file's.
-    if (file_id(target + side).exists) refuse(target + side + " lies there: a cache in use, or one whose writer died");
+    if (file_id(target + side).exists)
+      refuse("must not have " + target + side + " beside it: that is a cache in use, or one whose writer died");
   }
   struct stat s {};
   if (lstat(target.c_str(), &s) != 0) return;
-  if (!replace) refuse("a path where no file is yet; --force (replace) takes the place of what is there");
-  if (!S_ISREG(s.st_mode)) refuse("a regular file, or a path where nothing is yet");
-  if (file_id(target) == own) refuse("another file than the cache itself");
+  if (!replace) refuse("exists; choose another path, or replace it (--force)");
+  if (!S_ISREG(s.st_mode)) refuse("must be a regular file, or a path where nothing is yet");
+  if (file_id(target) == own) refuse("must be another file than the cache itself");
 }
 
 // A file under a temporary name beside its later one; removed unless it was renamed.
 class PartialFile {
  public:
   explicit PartialFile(const std::string& target) : path_(target + fmt::format(".part-{}", getpid())) {
-    if (mknod(path_.c_str(), S_IFREG | 0600, 0) != 0) throw Error(ErrorCode::io, "export", target, errno_text());
+    if (mknod(path_.c_str(), S_IFREG | 0600, 0) != 0) throw Error(ErrorCode::io, "export", target, cannot_write());
   }
   ~PartialFile() {
     for (const char* side : {"", "-journal"}) unlink((path_ + side).c_str());
@@ -303,9 +305,9 @@ void Store::export_to(const std::string& path, bool with_binaries, bool replace)
       for (Impl::Layer* layer : own) transfer(*layer, file, rules);
     } catch (const SqliteError& error) {
       if (error.file() != real) throw;
-      throw Error(ErrorCode::io, "export", path, error.what());
+      throw Error(ErrorCode::io, "export", path, std::string("cannot be written: ") + error.what());
     }
-    if (chmod(real.c_str(), 0644) != 0) throw Error(ErrorCode::io, "export", path, errno_text());
+    if (chmod(real.c_str(), 0644) != 0) throw Error(ErrorCode::io, "export", path, cannot_write());
     publish(real, target, replace);
     return true;
   });
@@ -314,9 +316,9 @@ void Store::export_to(const std::string& path, bool with_binaries, bool replace)
 MergeReport Store::merge_from(const std::string& path, bool binaries) {
   return impl().maintain([&] {
     Impl::Layer& layer = impl_->home();
-    if (!layer.writable()) throw Error(ErrorCode::io, "cache", impl_->path_, "a cache that can be written");
+    if (!layer.writable()) throw Error(ErrorCode::io, "cache", impl_->path_, "must be writable");
     if (file_id(path).exists && layer.name() != ":memory:" && file_id(path) == layer.id()) {
-      throw Error(ErrorCode::invalid_argument, "store", path, "another file than the cache itself");
+      throw must_be("store", path, "another file than the cache itself");
     }
     const auto source = open_source(path);
     TransferRules rules;

@@ -50,7 +50,8 @@ Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 
 Store::Impl& Store::impl() const {
-  if (!impl_) throw Error(ErrorCode::invalid_argument, "store", "moved from", "the store it was moved to");
+  if (!impl_)
+    throw Error(ErrorCode::invalid_argument, "store", "moved from", "must not be used: it was moved to another store");
   return *impl_;
 }
 

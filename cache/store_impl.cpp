@@ -105,7 +105,7 @@ void Store::Impl::be_patient() {
 Store::Impl::Layer& Store::Impl::home() {
   if (memory_only()) return *memory_;
   retry_at_ = Clock::time_point::min();
-  if (degraded_ || !open_file()) throw Error(ErrorCode::io, "cache", path_, reason_);
+  if (degraded_ || !open_file()) throw Error(ErrorCode::io, "cache", path_, "cannot be used: " + reason_);
   file_->db().set_deadline(deadline_);
   return *file_;
 }

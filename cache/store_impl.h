@@ -90,7 +90,7 @@ struct Store::Impl {
   template <class Body>
   auto maintain(Body body) {
     if (in_child())
-      throw Error(ErrorCode::forked, "cache", path_, "used in the process that opened it, not in a child");
+      throw Error(ErrorCode::forked, "cache", path_, "must be used in the process that opened it, not in a child");
     std::vector<std::string> warnings;
     const auto finish = [&](std::unique_lock<cache::Gate>& lock) {
       warnings.swap(pending_);
@@ -109,7 +109,7 @@ struct Store::Impl {
       const std::string file = sqlite && !sqlite->file().empty() ? sqlite->file() : path_, text = error.what();
       finish(lock);
       if (ours) throw;
-      throw Error(ErrorCode::io, "cache", file, text);
+      throw Error(ErrorCode::io, "cache", file, "cannot be used: " + text);
     }
   }
   void be_patient();             // a new, generous deadline for what follows

@@ -45,7 +45,7 @@ tw_status tw_observer_create(const tw_observer_options* options, tw_observer** o
 tw_status tw_observer_observe(tw_observer* observer, const char* format, const void* values, size_t bytes,
                               int64_t first, int64_t inner, tw_error** error) {
   return guarded(error, [&] {
-    if (bytes != 0 && values == nullptr) refuse("values", "null", fmt::format("{} bytes were announced", bytes));
+    if (bytes != 0 && values == nullptr) refuse("values", "null", fmt::format("must be memory of {} bytes", bytes));
     handle(observer).value.observe(Format::parse(text(format, "format")),
                                    {static_cast<const std::byte*>(values), bytes}, first, inner);
   });
@@ -79,7 +79,7 @@ tw_status tw_observer_channel(const tw_observer* observer, int64_t channel, tw_o
   return guarded(error, [&] {
     const std::vector<Observation>& all = handle(observer).value.channels();
     if (channel < 0 || channel >= static_cast<std::int64_t>(all.size()))
-      refuse("channel", std::to_string(channel), fmt::format("0 to {}", all.size() - 1));
+      refuse("channel", std::to_string(channel), fmt::format("must be 0 to {}", all.size() - 1));
     const Observation& o = all[static_cast<std::size_t>(channel)];
     write_struct(observation,
                  {0, o.exponent, o.count, o.nans, o.min, o.max, o.batches,
@@ -101,7 +101,8 @@ tw_status tw_clip_ranges(const tw_observer* observer, const tw_calibration* cali
     how.percentile = c.percentile;
     how.symmetry = symmetry_of(c.asymmetric);
     const std::vector<ClipRange> found = clip_ranges(handle(observer).value, how);
-    if (count != found.size()) refuse("count", std::to_string(count), fmt::format("{}, as channels", found.size()));
+    if (count != found.size())
+      refuse("count", std::to_string(count), fmt::format("must be {}, the number of channels", found.size()));
     tw_clip_range* to = &required(ranges, "ranges");
     for (const ClipRange& range : found) *to++ = {range.min, range.max};
   });

@@ -17,7 +17,7 @@ Checkpoint packing_of(const char* name) {
     if (to_string(c) == text(name, "packing")) return c;
     allowed += (allowed.empty() ? "" : ", ") + std::string(to_string(c));
   }
-  refuse("packing", name, allowed + " are allowed");
+  refuse("packing", name, "must be one of " + allowed);
 }
 
 TensorType type_of(const tw_checkpoint_tensor& t, const char* name) {
@@ -25,14 +25,14 @@ TensorType type_of(const tw_checkpoint_tensor& t, const char* name) {
   if (type == "i32") return TensorType::i32;
   if (type == "f16") return TensorType::f16;
   if (type == "bf16") return TensorType::bf16;
-  refuse(std::string(name) + ".type", std::string(type), "i32, f16 or bf16 is allowed");
+  refuse(std::string(name) + ".type", std::string(type), "must be i32, f16 or bf16");
 }
 
 CheckpointTensor tensor_of(const tw_checkpoint_tensor& t, const char* name) {
   if (t.bytes == nullptr) return {};
   if (t.rows < 1 || t.cols < 1 || t.rows > (std::int64_t{1} << 47) / t.cols)
     refuse(name, fmt::format("{} x {}", t.rows, t.cols),
-           "1 or more of each, and fewer than 2^47 elements, are allowed");
+           "must have at least 1 row and column, and fewer than 2^47 elements");
   const TensorType type = type_of(t, name);
   const auto bytes = static_cast<std::size_t>(t.rows * t.cols) * (type == TensorType::i32 ? 4 : 2);
   return {{static_cast<const std::byte*>(t.bytes), bytes}, t.rows, t.cols, type};
@@ -54,7 +54,7 @@ CheckpointWeight weight_of(const tw_checkpoint_weight* given) {
 }
 
 std::span<std::byte> span_of(void* data, std::size_t bytes, const char* name) {
-  if (data == nullptr && bytes != 0) refuse(name, "null", fmt::format("{} bytes were announced", bytes));
+  if (data == nullptr && bytes != 0) refuse(name, "null", fmt::format("must be memory of {} bytes", bytes));
   return {static_cast<std::byte*>(data), bytes};
 }
 std::span<const std::byte> span_of(const void* data, std::size_t bytes, const char* name) {

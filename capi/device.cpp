@@ -16,7 +16,7 @@ namespace {
 void check_range(const tw_memory& memory, std::size_t offset, std::size_t bytes) {
   if (offset > memory.value.size() || bytes > memory.value.size() - offset)
     refuse("bytes", fmt::format("{} at offset {}", bytes, offset),
-           fmt::format("the memory has {}", memory.value.size()));
+           fmt::format("must lie in the memory, which has {}", memory.value.size()));
 }
 
 // The blocks of one launch, run by a caller's function. No exception may pass through that, so the first is kept.
@@ -98,7 +98,7 @@ tw_status tw_memory_upload(tw_memory* memory, size_t offset, const void* from, s
   return guarded(error, [&] {
     check_range(handle(memory), offset, bytes);
     if (bytes == 0) return;
-    if (from == nullptr) refuse("from", "null", "a pointer is required");
+    if (from == nullptr) refuse("from", "null", "must be a pointer");
     memory->value.upload({static_cast<const std::byte*>(from), bytes}, offset);
   });
 }
@@ -107,7 +107,7 @@ tw_status tw_memory_download(const tw_memory* memory, size_t offset, void* to, s
   return guarded(error, [&] {
     check_range(handle(memory), offset, bytes);
     if (bytes == 0) return;
-    if (to == nullptr) refuse("to", "null", "a pointer is required");
+    if (to == nullptr) refuse("to", "null", "must be a pointer");
     memory->value.download({static_cast<std::byte*>(to), bytes}, offset);
   });
 }

@@ -15,7 +15,7 @@ namespace tilewright::capi {
 namespace {
 
 // Given out when there is no memory for another; never deleted.
-const tw_error kOutOfMemory = {TW_OUT_OF_MEMORY, "memory of the host is exhausted", "memory", "", "", "", ""};
+const tw_error kOutOfMemory = {TW_OUT_OF_MEMORY, "the host's memory is exhausted", "memory", "", "", "", ""};
 
 thread_local std::unique_ptr<tw_error> latest;
 thread_local bool latest_is_memory = false;
@@ -50,9 +50,9 @@ tw_error describe_current() {
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
-    return {TW_INTERNAL, std::string("a defect of the library: ") + e.what(), "", "", "", "", ""};
+    return {TW_INTERNAL, std::string("the library has a defect: ") + e.what(), "", "", "", "", ""};
   } catch (...) {
-    return {TW_INTERNAL, "an exception of an unknown type", "", "", "", "", ""};
+    return {TW_INTERNAL, "the library has a defect: an exception of an unknown type", "", "", "", "", ""};
   }
 }
 
@@ -80,11 +80,12 @@ void refuse(const std::string& field, const std::string& value, const std::strin
 void check_struct(const void* given, std::uint32_t size, std::uint32_t least, std::uint32_t known, const char* name) {
   const std::string field = std::string(name) + ".struct_size";
   if (size < least || size > kMostStruct)
-    refuse(field, std::to_string(size), fmt::format("{} is what it has here; see the struct's _INIT", known));
+    refuse(field, std::to_string(size), fmt::format("must be {}, as the struct's _INIT sets it", known));
   const auto* bytes = static_cast<const unsigned char*>(given);
   if (size > known && std::any_of(bytes + known, bytes + size, [](unsigned char byte) { return byte != 0; }))
-    throw Error(ErrorCode::unsupported, field, std::to_string(size),
-                fmt::format("this library knows the first {} bytes; what follows has to be zero", known));
+    throw Error(
+        ErrorCode::unsupported, field, std::to_string(size),
+        fmt::format("is not supported: this library knows the first {} bytes, and what follows must be zero", known));
 }
 
 char* copy_text(std::string_view text) {
@@ -97,12 +98,12 @@ char* copy_text(std::string_view text) {
 
 std::size_t index_of(std::int32_t index, std::size_t count, const char* name) {
   if (index < 0 || static_cast<std::size_t>(index) >= count)
-    refuse(name, std::to_string(index), fmt::format("there are {}, counted from 0", count));
+    refuse(name, std::to_string(index), fmt::format("must be less than {}, counted from 0", count));
   return static_cast<std::size_t>(index);
 }
 
 void check_flag(std::int32_t value, const char* name) {
-  if (value != 0 && value != 1) refuse(name, std::to_string(value), "0 or 1");
+  if (value != 0 && value != 1) refuse(name, std::to_string(value), "must be 0 or 1");
 }
 
 }  // namespace tilewright::capi

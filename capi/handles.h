@@ -104,7 +104,7 @@ tw_status guarded(tw_error** error, const Body& body) noexcept {
 
 template <class T>
 T& required(T* pointer, const char* name) {
-  if (pointer == nullptr) refuse(name, "null", "a pointer is required");
+  if (pointer == nullptr) refuse(name, "null", "must be a pointer");
   return *pointer;
 }
 
@@ -117,10 +117,9 @@ bool is_handle(const T* pointer) {
 // The handle behind a pointer. Throws Error (invalid_argument) where it is none.
 template <class T>
 T& handle(T* pointer, const char* name = T::kKind) {
-  if (pointer == nullptr) refuse(name, "null", std::string("a handle of kind '") + T::kKind + "' is required");
+  if (pointer == nullptr) refuse(name, "null", std::string("must be a handle of kind '") + T::kKind + "'");
   if (!is_handle(pointer))
-    refuse(name, "no such handle",
-           std::string("a handle of kind '") + T::kKind + "' that was not released is required");
+    refuse(name, "no such handle", std::string("must be a handle of kind '") + T::kKind + "' that was not released");
   return *pointer;
 }
 

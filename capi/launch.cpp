@@ -88,11 +88,12 @@ tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors
     static_assert(sizeof(tw_unscale_tensor) == sizeof(UnscaleTensor) &&
                   sizeof(tw_unscale_piece) == sizeof(UnscalePiece));
     const Format f = Format::parse(text(format, "format"));
-    if (tensors == nullptr && count != 0) refuse("tensors", "null", "a pointer is required");
+    if (tensors == nullptr && count != 0) refuse("tensors", "null", "must be a pointer");
     std::size_t& room = required(piece_count, "piece_count");
     const auto all = unscale_pieces(f, std::span(reinterpret_cast<const UnscaleTensor*>(tensors), count), elements);
     if (pieces != nullptr && room < all.size())
-      refuse("piece_count", std::to_string(room), std::to_string(all.size()) + " or more, what there are");
+      refuse("piece_count", std::to_string(room),
+             "must be at least " + std::to_string(all.size()) + ", the number of pieces");
     room = all.size();
     if (pieces != nullptr && room != 0) std::memcpy(pieces, all.data(), room * sizeof *pieces);
   });
@@ -101,7 +102,7 @@ tw_status tw_unscale_pieces(const char* format, const tw_unscale_tensor* tensors
 tw_status tw_launch(const tw_kernel* kernel, tw_stream stream, const void* params, size_t bytes, int64_t rows,
                     int64_t cols) {
   return guarded(nullptr, [&] {
-    if (params == nullptr && bytes != 0) refuse("params", "null", "a pointer is required");
+    if (params == nullptr && bytes != 0) refuse("params", "null", "must be a pointer");
     handle(kernel).value.launch(stream, std::span(static_cast<const std::byte*>(params), bytes), rows, cols);
   });
 }
@@ -110,7 +111,7 @@ tw_status tw_kernel_describe(const tw_kernel* kernel, int64_t rows, tw_kernel_in
                              tw_error** error) {
   return guarded(error, [&] {
     const Kernel& k = handle(kernel).value;
-    if (rows < 0) refuse("rows", std::to_string(rows), "0 or more are allowed");
+    if (rows < 0) refuse("rows", std::to_string(rows), "must be 0 or more");
     if (info) write_struct(info, info_of(k.plan(rows), k.resources(rows)), "info");
     if (candidate == nullptr) return;
     const Candidate& c = k.candidate(rows);

@@ -9,7 +9,7 @@ namespace tilewright::capi {
 StreamName stream_name(const tw_stream_name& stream) {
   const int value = number_of(stream);
   if (value != TW_DATA && value != TW_SCALES && value != TW_GLOBAL)
-    refuse("stream", std::to_string(value), "TW_DATA, TW_SCALES or TW_GLOBAL is allowed");
+    refuse("stream", std::to_string(value), "must be TW_DATA, TW_SCALES or TW_GLOBAL");
   return static_cast<StreamName>(value);
 }
 
@@ -19,17 +19,18 @@ MutableOperand operand(const tw_mutable_operand& o) { return {o.data, o.scales, 
 void require_streams(Format format, Operand o, const char* name) {
   for (const StreamSpec& s : format.info().streams) {
     if (o.at(s.stream) == nullptr)
-      refuse(fmt::format("{}.{}", name, name_of(s.stream)), "null", fmt::format("{} has this stream", format.name()));
+      refuse(fmt::format("{}.{}", name, name_of(s.stream)), "null",
+             fmt::format("must be given: {} has this stream", format.name()));
   }
 }
 
 namespace {
 
 void check_extents(Format format, std::int64_t rows, std::int64_t cols) {
-  if (rows < 0) refuse("rows", std::to_string(rows), "0 or more are allowed");
+  if (rows < 0) refuse("rows", std::to_string(rows), "must be 0 or more");
   if (cols < 0 || cols % format.block() != 0)
     refuse("cols", std::to_string(cols),
-           fmt::format("a multiple of {}, the block of {}", format.block(), format.name()));
+           fmt::format("must be a multiple of {}, the block of {}", format.block(), format.name()));
 }
 
 int encoder_index(Format format, const char* name) {
@@ -40,12 +41,12 @@ int encoder_index(Format format, const char* name) {
     if (std::string_view(name) == encoders[i]) return static_cast<int>(i);
     allowed += (i ? ", " : "") + std::string(encoders[i]);
   }
-  refuse("encoder", name, fmt::format("{} has {}", format.name(), allowed));
+  refuse("encoder", name, fmt::format("must be an encoder of {}: {}", format.name(), allowed));
 }
 
 const Gemm& packed_gemm(const tw_problem* problem) {
   const Gemm* gemm = handle(problem, "gemm").value.as<Gemm>();
-  if (gemm == nullptr) refuse("gemm", problem->text, "a problem of the operation gemm is required");
+  if (gemm == nullptr) refuse("gemm", problem->text, "must be a problem of the operation gemm");
   return *gemm;
 }
 
@@ -96,7 +97,7 @@ tw_status tw_decode(const char* format, tw_operand from, int64_t rows, int64_t c
 tw_status tw_global_for(const char* format, float amax, float* factor, tw_error** error) {
   return guarded(error, [&] {
     const FormatInfo& f = Format::parse(text(format, "format")).info();
-    if (!(amax >= 0)) refuse("amax", fmt::format("{}", amax), "a magnitude, 0 or more, is allowed");
+    if (!(amax >= 0)) refuse("amax", fmt::format("{}", amax), "must be 0 or more");
     required(factor, "factor") = f.global_for ? f.global_for(amax) : 1.0f;
   });
 }

@@ -87,7 +87,7 @@ const tw_model::Tensor& tw_model::find(std::string_view name) const {
   const auto found = by_name.find(name);
   if (found != by_name.end()) return tensors[found->second];
   std::visit([&](const auto& model) { (void)model.tensor(name); }, file);  // throws, naming some that exist
-  throw Error(ErrorCode::invalid_argument, "tensor", std::string(name), "the file has no such tensor");
+  throw Error(ErrorCode::invalid_argument, "tensor", std::string(name), "is not in the file");
 }
 
 void tw_model::read(const Tensor& tensor, std::uint64_t first, std::span<std::byte> to) const {
@@ -129,7 +129,7 @@ tw_status tw_model_read(const tw_model* model, const char* name, uint64_t first,
   return guarded(error, [&] {
     const tw_model::Tensor& tensor = handle(model).find(text(name, "name"));
     if (bytes == 0) return;
-    if (to == nullptr) refuse("to", "null", "a pointer is required");
+    if (to == nullptr) refuse("to", "null", "must be a pointer");
     model->read(tensor, first, {static_cast<std::byte*>(to), bytes});
   });
 }

@@ -11,18 +11,18 @@ std::int64_t integer(const char* name, std::string_view value) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || end != value.data() + value.size())
-    refuse(name, std::string(value), "a decimal integer is allowed");
+    refuse(name, std::string(value), "must be a decimal integer");
   return number;
 }
 
 int small_integer(const char* name, std::string_view value) {
   const std::int64_t number = integer(name, value);
-  if (number < 0 || number > 1 << 20) refuse(name, std::string(value), "0 to 1048576 is allowed");
+  if (number < 0 || number > 1 << 20) refuse(name, std::string(value), "must be 0 to 1048576");
   return static_cast<int>(number);
 }
 
 bool flag(const char* name, std::string_view value) {
-  if (value != "0" && value != "1") refuse(name, std::string(value), "0 or 1 is allowed");
+  if (value != "0" && value != "1") refuse(name, std::string(value), "must be 0 or 1");
   return value == "1";
 }
 
@@ -31,7 +31,7 @@ LogLevel level(const char* name, std::string_view value) {
   if (value == "warn" || value == "warning") return LogLevel::warning;
   if (value == "info") return LogLevel::info;
   if (value == "debug") return LogLevel::debug;
-  refuse(name, std::string(value), "error, warn, info or debug is allowed");
+  refuse(name, std::string(value), "must be error, warn, info or debug");
 }
 
 struct Setting {
@@ -107,7 +107,7 @@ tw_status tw_options_set(tw_options* options, const char* name, const char* valu
     for (const Setting& s : kSettings) {
       if (wanted == s.name) return s.set(o.value, s.name, text(value, s.name));
     }
-    refuse("name", std::string(wanted), "one of " + setting_names() + " is allowed");
+    refuse("name", std::string(wanted), "must be one of " + setting_names());
   });
 }
 

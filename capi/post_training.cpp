@@ -26,7 +26,7 @@ namespace {
 LinearWeight layer_of(const tw_linear_weight* given) {
   const tw_linear_weight l = read_struct(given, "layer");
   if (l.n < 1 || l.k < 1 || l.n > (std::int64_t{1} << 47) / l.k)
-    refuse("layer", fmt::format("n={} k={}", l.n, l.k), "1 or more of each, and fewer than 2^47 elements, are allowed");
+    refuse("layer", fmt::format("n={} k={}", l.n, l.k), "must be at least 1 each, and make fewer than 2^47 elements");
   LinearWeight layer{{&required(l.w, "w"), static_cast<std::size_t>(l.n * l.k)}, l.n, l.k};
   if (l.name) layer.name = l.name;
   return layer;

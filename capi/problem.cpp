@@ -23,8 +23,8 @@ Problem problem_of(std::string_view op, const Fields& fields) {
   std::string text(op);
   for (const auto& [name, value] : fields) {
     if (name.empty() || name.find_first_of(" \t\r\n=#") != name.npos)
-      refuse("name", name, "the name of a field is required");
-    if (value.empty() || value.find_first_of(" \t\r\n#") != value.npos) refuse(name, value, "one word is allowed");
+      refuse("name", name, "must be the name of a field");
+    if (value.empty() || value.find_first_of(" \t\r\n#") != value.npos) refuse(name, value, "must be one word");
     text += fmt::format(" {}={}", name, value);
   }
   (void)operation(op);  // says which there are, where parse() would see a field without '='
@@ -131,16 +131,16 @@ std::int32_t count_of(const tw_problem* problem, const Count& count) {
 std::vector<std::span<std::byte>> host_buffers(const Task& task, void* const* buffers, const std::size_t* bytes,
                                                std::size_t count) {
   if (count != task.buffers.size())
-    refuse("count", std::to_string(count), fmt::format("the problem has {} buffers", task.buffers.size()));
+    refuse("count", std::to_string(count), fmt::format("must be {}, the problem's buffers", task.buffers.size()));
   std::vector<std::span<std::byte>> spans;
   for (std::size_t i = 0; i < count; ++i) {
     const Buffer& b = task.buffers[i];
     auto* data = static_cast<std::byte*>((&required(buffers, "buffers"))[i]);
-    if (data == nullptr && b.bytes != 0) refuse(b.name, "null", fmt::format("{} bytes are required", b.bytes));
+    if (data == nullptr && b.bytes != 0) refuse(b.name, "null", fmt::format("must be memory of {} bytes", b.bytes));
     if (reinterpret_cast<std::uintptr_t>(data) % 16 != 0)
-      refuse(b.name, fmt::format("{}", fmt::ptr(data)), "16-byte aligned");
+      refuse(b.name, fmt::format("{}", fmt::ptr(data)), "must be aligned to 16 bytes");
     if ((&required(bytes, "bytes"))[i] != b.bytes)
-      refuse(b.name, fmt::format("{} bytes", bytes[i]), fmt::format("the problem has {} bytes there", b.bytes));
+      refuse(b.name, fmt::format("{} bytes", bytes[i]), fmt::format("must have {} bytes", b.bytes));
     spans.emplace_back(data, b.bytes);
   }
   return spans;

@@ -20,7 +20,7 @@ constexpr std::size_t kMostParams = 32764;
 
 void check_callback(std::int32_t returned, const char* name, const std::string& of) {
   if (returned != 0)
-    refuse(std::string("task.") + name, of, fmt::format("the caller's function returned {} and not 0", returned));
+    refuse(std::string("task.") + name, of, fmt::format("failed: the caller's function returned {}, not 0", returned));
 }
 
 GridAxis axis_of(const tw_grid_axis& a) { return {a.fixed, a.per_rows, a.per_cols}; }
@@ -96,17 +96,17 @@ Task task_of(const tw_task_spec& spec) {
   task.verify_rows = spec.verify_rows;
   task.min_bytes = spec.min_bytes;
   task.ops = spec.ops;
-  if (spec.rows < 1) refuse("task.rows", std::to_string(spec.rows), "1 or more are allowed");
-  if (spec.cols < 1) refuse("task.cols", std::to_string(spec.cols), "1 or more are allowed");
-  if (spec.verify_rows < 1) refuse("task.verify_rows", std::to_string(spec.verify_rows), "1 or more are allowed");
-  if (spec.candidate_count == 0) refuse("task.candidates", "", "at least one is required");
-  if (spec.buffer_count == 0) refuse("task.buffers", "", "at least one is required");
+  if (spec.rows < 1) refuse("task.rows", std::to_string(spec.rows), "must be 1 or more");
+  if (spec.cols < 1) refuse("task.cols", std::to_string(spec.cols), "must be 1 or more");
+  if (spec.verify_rows < 1) refuse("task.verify_rows", std::to_string(spec.verify_rows), "must be 1 or more");
+  if (spec.candidate_count == 0) refuse("task.candidates", "", "must have at least one");
+  if (spec.buffer_count == 0) refuse("task.buffers", "", "must have at least one");
   required(spec.candidates, "task.candidates");
   required(spec.buffers, "task.buffers");
-  if (!spec.source) refuse("task.source", "null", "a function is required");
-  if (!spec.fill) refuse("task.fill", "null", "a function is required");
-  if (!spec.arguments) refuse("task.arguments", "null", "a function is required");
-  if (!spec.compare) refuse("task.compare", "null", "a function is required");
+  if (!spec.source) refuse("task.source", "null", "must be a function");
+  if (!spec.fill) refuse("task.fill", "null", "must be a function");
+  if (!spec.arguments) refuse("task.arguments", "null", "must be a function");
+  if (!spec.compare) refuse("task.compare", "null", "must be a function");
   for (std::size_t i = 0; i < spec.candidate_count; ++i)
     task.candidates.push_back(Candidate::parse(text(spec.candidates[i], "task.candidates")));
   for (std::size_t i = 0; i < spec.buffer_count; ++i) task.buffers.push_back(buffer_of(spec, i));
@@ -115,7 +115,7 @@ Task task_of(const tw_task_spec& spec) {
     std::vector<std::byte> params(kMostParams);
     const std::int32_t bytes = spec.arguments(spec.user, pointers.data(), rows, params.data(), params.size());
     if (bytes < 0 || static_cast<std::size_t>(bytes) > params.size())
-      refuse("task.arguments", std::to_string(bytes), fmt::format("0 to {} bytes are allowed", params.size()));
+      refuse("task.arguments", std::to_string(bytes), fmt::format("must be 0 to {} bytes", params.size()));
     params.resize(static_cast<std::size_t>(bytes));
     return params;
   };
@@ -174,7 +174,7 @@ tw_status tw_compile(const tw_engine* engine, const char* name, const char* sour
     source.name = text(name, "name");
     source.text = std::string(text(source_text, "text"));
     source.entry = text(entry, "entry");
-    if ((image == nullptr) != (bytes == nullptr)) refuse("bytes", "", "image and bytes are wanted together");
+    if ((image == nullptr) != (bytes == nullptr)) refuse("bytes", "", "must be given together with image");
     const Binary binary =
         compile(source, arch(text(arch_name, "arch")), CompileOptions::of(handle(engine).value.options()));
     if (info) write_struct(info, info_of(binary.plan, binary.resources), "info");

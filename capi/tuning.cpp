@@ -31,7 +31,7 @@ std::function<bool()> cancelled_of(int32_t (*cancelled)(void*), void* user) {
 }
 
 int least(std::int32_t value, std::int32_t least, const char* name) {
-  if (value < least) refuse(name, std::to_string(value), fmt::format("{} or more are allowed", least));
+  if (value < least) refuse(name, std::to_string(value), fmt::format("must be at least {}", least));
   return value;
 }
 
@@ -47,7 +47,7 @@ TunePolicy policy_of(const tw_tune_policy* given) {
   const tw_tune_policy p = read_struct(given ? given : &initial, "policy");
   TunePolicy policy;
   policy.max_candidates = least(p.max_candidates, 1, "max_candidates");
-  if (!(p.budget_seconds >= 0)) refuse("budget_seconds", fmt::format("{}", p.budget_seconds), "0 or more are allowed");
+  if (!(p.budget_seconds >= 0)) refuse("budget_seconds", fmt::format("{}", p.budget_seconds), "must be 0 or more");
   policy.budget_seconds = p.budget_seconds;
   policy.patience = least(p.patience, 0, "patience");
   policy.exhaustive = flag(p.exhaustive, "exhaustive");
@@ -55,7 +55,7 @@ TunePolicy policy_of(const tw_tune_policy* given) {
   policy.all_rows = flag(p.all_rows, "all_rows");
   policy.max_binaries = least(p.max_binaries, 1, "max_binaries");
   policy.jobs = least(p.jobs, 0, "jobs");
-  if (!(p.cold_bytes >= 0)) refuse("cold_bytes", fmt::format("{}", p.cold_bytes), "0 or more are allowed");
+  if (!(p.cold_bytes >= 0)) refuse("cold_bytes", fmt::format("{}", p.cold_bytes), "must be 0 or more");
   policy.cold_bytes = p.cold_bytes;
   policy.progress = progress_of(p.progress, p.user);
   policy.cancelled = cancelled_of(p.cancelled, p.user);
@@ -79,7 +79,7 @@ PrewarmPolicy policy_of(const tw_prewarm_policy* given) {
 std::vector<const Arch*> archs_of(const char* const* names, std::size_t count) {
   std::vector<const Arch*> found;
   for (std::size_t i = 0; i < count; ++i) found.push_back(&arch(text((&required(names, "archs"))[i], "archs")));
-  if (found.empty()) refuse("archs", "", "at least one is required");
+  if (found.empty()) refuse("archs", "", "must have at least one");
   return found;
 }
 

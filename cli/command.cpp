@@ -70,18 +70,17 @@ std::vector<Problem> all_problems(const ProblemArgument& argument, const std::ve
   for (const std::string& file : workloads)
     for (Problem& p : workload(file)) problems.push_back(std::move(p));
   if (!argument.given() && workloads.empty())
-    throw Error(ErrorCode::invalid_argument, "PROBLEM", "", "give a PROBLEM, --workload FILE, or both");
+    throw Error(ErrorCode::invalid_argument, "PROBLEM", "", "must be given, or --workload FILE, or both");
   if (problems.empty())
     throw Error(ErrorCode::invalid_argument, "--workload", fmt::format("{}", fmt::join(workloads, ", ")),
-                "at least one problem; there is none in it");
+                "must have at least one problem");
   return problems;
 }
 
 void need_cache(const Options& options) {
   if (options.cache.empty())
-    throw Error(
-        ErrorCode::io, "cache", "",
-        "no directory for it is known: set HOME or XDG_CACHE_HOME, or name a file with --cache or TILEWRIGHT_CACHE");
+    throw Error(ErrorCode::io, "cache", "",
+                "has no known directory: set HOME or XDG_CACHE_HOME, or name a file with --cache or TILEWRIGHT_CACHE");
 }
 
 std::vector<const Arch*> targets(const std::vector<std::string>& names, const Options& options) {
@@ -110,7 +109,7 @@ const Arch& arch_or_device(const std::string& name, const Options& options) {
 Device need_device(int ordinal, const Options& options, const char* what) {
   if (Device::count(options.driver) == 0)
     throw Error(ErrorCode::library_missing, "device", std::to_string(ordinal),
-                fmt::format("{} needs an NVIDIA GPU and its driver; none was found", what));
+                fmt::format("was not found: {} needs an NVIDIA GPU and its driver", what));
   return Device::open(ordinal, options.driver);
 }
 
@@ -122,7 +121,8 @@ Device need_device(const std::string& name, const Options& options, const char* 
   int ordinal = -1;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), ordinal);
   if (error != std::errc() || end != name.data() + name.size() || ordinal < 0)
-    throw Error(ErrorCode::invalid_argument, "--device", name, "cpu, cpu:TARGET, or the ordinal of a GPU: 0, 1 ...");
+    throw Error(ErrorCode::invalid_argument, "--device", name,
+                "must be cpu, cpu:TARGET, or the ordinal of a GPU: 0, 1 ...");
   return need_device(ordinal, options, what);
 }
 

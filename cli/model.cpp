@@ -53,10 +53,11 @@ std::string load_tensor(const std::string& path, const std::string& name, const 
   const GgufTensor& t = file.tensor(name);
   if (t.rows() != m.rows || t.cols() != m.cols)
     throw Error(ErrorCode::invalid_argument, "--tensor", name,
-                fmt::format("is {} x {} (n x k), the problem wants {} x {}", t.rows(), t.cols(), m.rows, m.cols));
+                fmt::format("is {} x {} (n x k), and the problem needs {} x {}", t.rows(), t.cols(), m.rows, m.cols));
   const std::string_view format = t.format;
   if (format.empty())
-    throw Error(ErrorCode::unsupported, "--tensor", name, fmt::format("has type {}, which is not read", t.type_name));
+    throw Error(ErrorCode::unsupported, "--tensor", name,
+                fmt::format("has type {}, which cannot be read", t.type_name));
   std::vector<std::byte> bytes = file.read(t);
   Plain plain(m);
   if (format == m.format.name()) {
@@ -66,7 +67,7 @@ std::string load_tensor(const std::string& path, const std::string& name, const 
   }
   if (format != "f32" && format != "f16" && format != "bf16")
     throw Error(ErrorCode::invalid_argument, m.name, std::string(m.format.name()),
-                fmt::format("tensor '{}' is {}; ask for that, or name a tensor of floats", name, format));
+                fmt::format("must be {1}, as tensor '{0}' is; or name a tensor of floats", name, format));
   std::vector<float> values(static_cast<std::size_t>(m.rows * m.cols));
   Format::parse(format).info().decode({bytes.data(), nullptr, nullptr}, m.rows, m.cols, values.data());
   const FormatInfo& info = m.format.info();

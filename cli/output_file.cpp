@@ -52,7 +52,9 @@ void refuse_input(const char* option, const std::string& path, std::span<const s
 }
 
 void write_whole(const char* option, const std::string& path, std::string_view text) {
-  const auto fail = [&] { throw Error(ErrorCode::io, option, path, std::strerror(errno)); };
+  const auto fail = [&] {
+    throw Error(ErrorCode::io, option, path, std::string("cannot be written: ") + std::strerror(errno));
+  };
   std::error_code missing;
   const fs::file_status there = fs::status(path, missing);
   if (fs::exists(there) && !fs::is_regular_file(there)) {

@@ -18,7 +18,7 @@ class File : public ByteSource {
  public:
   // O_NONBLOCK: opening a FIFO would otherwise wait for its writer, before it can be seen that it is one.
   explicit File(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (fd_ < 0) throw Error(ErrorCode::io, "file", path_, std::strerror(errno));
+    if (fd_ < 0) throw Error(ErrorCode::io, "file", path_, std::string("cannot be opened: ") + std::strerror(errno));
     struct stat info = {};
     if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
       ::close(fd_);
@@ -36,8 +36,8 @@ class File : public ByteSource {
     while (!to.empty()) {
       const ssize_t n = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0) throw Error(ErrorCode::io, "file", path_, std::strerror(errno));
-      if (n == 0) throw Error(ErrorCode::io, "file", path_, fmt::format("ended at byte {}", offset));
+      if (n < 0) throw Error(ErrorCode::io, "file", path_, std::string("cannot be read: ") + std::strerror(errno));
+      if (n == 0) throw Error(ErrorCode::io, "file", path_, fmt::format("ended early, at byte {}", offset));
       offset += static_cast<std::uint64_t>(n);
       to = to.subspan(static_cast<std::size_t>(n));
     }
@@ -55,7 +55,8 @@ class Bytes : public ByteSource {
   std::uint64_t size() const override { return bytes_.size(); }
   void read(std::uint64_t offset, std::span<std::byte> to) const override {
     if (offset > bytes_.size() || to.size() > bytes_.size() - offset)
-      throw Error(ErrorCode::io, "file", fmt::format("{} bytes", bytes_.size()), fmt::format("read at {}", offset));
+      throw Error(ErrorCode::io, "file", fmt::format("{} bytes", bytes_.size()),
+                  fmt::format("ended before byte {}", offset + to.size()));
     if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
   }
 

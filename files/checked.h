@@ -17,14 +17,14 @@ namespace tilewright::readers {
 inline std::uint64_t checked_add(std::uint64_t a, std::uint64_t b, const std::string& field) {
   std::uint64_t r = 0;
   if (__builtin_add_overflow(a, b, &r))
-    throw Error(ErrorCode::too_large, field, fmt::format("{} + {}", a, b), "must be < 2^64");
+    throw Error(ErrorCode::too_large, field, fmt::format("{} + {}", a, b), "must be less than 2^64");
   return r;
 }
 
 inline std::uint64_t checked_mul(std::uint64_t a, std::uint64_t b, const std::string& field) {
   std::uint64_t r = 0;
   if (__builtin_mul_overflow(a, b, &r))
-    throw Error(ErrorCode::too_large, field, fmt::format("{} x {}", a, b), "must be < 2^64");
+    throw Error(ErrorCode::too_large, field, fmt::format("{} x {}", a, b), "must be less than 2^64");
   return r;
 }
 
@@ -40,7 +40,8 @@ template <class Tensors>
   std::string some;
   for (std::size_t i = 0; i < tensors.size() && i < 16; ++i) some += (i ? ", " : "") + printable(tensors[i].name);
   throw Error(ErrorCode::invalid_argument, "tensor", printable(name),
-              fmt::format("the file has {} tensors: {}{}", tensors.size(), some, tensors.size() > 16 ? ", ..." : ""));
+              fmt::format("is not in the file, which has {} tensors: {}{}", tensors.size(), some,
+                          tensors.size() > 16 ? ", ..." : ""));
 }
 
 // A part of a tensor.
@@ -48,7 +49,8 @@ template <class Tensor>
 void read_part(const ByteSource& source, const Tensor& tensor, std::uint64_t first, std::span<std::byte> to) {
   if (first > tensor.bytes || to.size() > tensor.bytes - first)
     throw Error(ErrorCode::invalid_argument, fmt::format("part of tensor '{}'", printable(tensor.name)),
-                fmt::format("{} bytes from {}", to.size(), first), fmt::format("the tensor has {}", tensor.bytes));
+                fmt::format("{} bytes from {}", to.size(), first),
+                fmt::format("must lie in the tensor, which has {} bytes", tensor.bytes));
   source.read(tensor.offset + first, to);
 }
 

@@ -15,6 +15,7 @@
 
 #include "files/checked.h"
 #include "support/in_file.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -77,7 +78,7 @@ const Type& type_of(std::uint32_t id, const std::string& field) {
     if (t.id == id) return t;
   const bool removed = id == 4 || id == 5 || (id >= 31 && id <= 33) || (id >= 36 && id <= 38);
   throw Error(ErrorCode::invalid_argument, field, std::to_string(id),
-              removed ? "a type that was removed from GGUF; convert the model again" : "must be a type id of 0 to 42");
+              removed ? "was removed from GGUF; convert the model again" : "must be a type id of 0 to 42");
 }
 
 enum Kv : std::uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kString, kArray, kU64, kI64, kF64, kKvCount };
@@ -95,7 +96,7 @@ class Cursor {
   void need(std::uint64_t count, std::uint64_t bytes_each, const std::string& field) {
     if (checked_mul(count, bytes_each, field) > left())
       throw Error(ErrorCode::invalid_argument, field, std::to_string(count),
-                  fmt::format("only {} bytes follow at offset {} of the file", left(), position_));
+                  fmt::format("does not fit: only {} bytes follow at offset {} of the file", left(), position_));
   }
 
   template <class T>
@@ -119,7 +120,8 @@ class Cursor {
   std::uint64_t string_length(std::uint64_t limit, const std::string& field) {
     const auto length = get<std::uint64_t>(field);
     if (length > limit)
-      throw Error(ErrorCode::too_large, field + " length", std::to_string(length), fmt::format("at most {}", limit));
+      throw Error(ErrorCode::too_large, field + " length", std::to_string(length),
+                  fmt::format("must be at most {}", limit));
     need(length, 1, field);
     return length;
   }
@@ -147,10 +149,9 @@ GgufArray skip_array(Cursor& in, const std::string& field) {
   array.element_type = in.get<std::uint32_t>(field);
   array.count = in.get<std::uint64_t>(field);
   if (array.element_type >= kKvCount || array.element_type == kArray)
-    throw Error(ErrorCode::invalid_argument, field + " element type", std::to_string(array.element_type),
-                "must be 0 to 12, and not an array again (9)");
+    throw must_be(field + " element type", array.element_type, "0 to 12, and not an array again (9)");
   if (array.count > GgufLimits::kArrayCount)
-    throw Error(ErrorCode::too_large, field + " count", std::to_string(array.count), "at most 2^30");
+    throw Error(ErrorCode::too_large, field + " count", std::to_string(array.count), "must be at most 2^30");
   in.need(array.count, kKvBytes[array.element_type], field);
   if (array.element_type != kString) {
     in.skip(array.count * kKvBytes[array.element_type], field);
@@ -176,18 +177,18 @@ GgufValue read_value(Cursor& in, std::uint32_t type, const std::string& field) {
     case kArray: return skip_array(in, field);
     case kBool: {
       const auto b = in.get<std::uint8_t>(field);
-      if (b > 1) throw Error(ErrorCode::invalid_argument, field, std::to_string(b), "a bool must be 0 or 1");
+      if (b > 1) throw must_be(field, b, "0 or 1: it is a bool");
       return b == 1;
     }
   }
-  throw Error(ErrorCode::invalid_argument, field + " type", std::to_string(type), "must be 0 to 12");
+  throw must_be(field + " type", type, "0 to 12");
 }
 
 std::uint64_t checked_alignment(const GgufValue& value) {
   const auto* a = std::get_if<std::uint64_t>(&value);
   if (!a || !std::has_single_bit(*a) || *a > (1ull << 30))
-    throw Error(ErrorCode::invalid_argument, "general.alignment", a ? std::to_string(*a) : "not an unsigned integer",
-                "must be a power of two, at most 2^30");
+    throw must_be("general.alignment", a ? std::to_string(*a) : "not an unsigned integer",
+                  "a power of two, at most 2^30");
   return *a;
 }
 
@@ -195,22 +196,20 @@ std::uint64_t bytes_of(std::span<const std::int64_t> dims, const Type& type, con
   std::uint64_t elements = 1;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] < 1)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{} shape[{}]", field, i),
-                  std::to_string(static_cast<std::uint64_t>(dims[i])), "must be 1 to 2^63 - 1");
+      throw must_be(fmt::format("{} shape[{}]", field, i), static_cast<std::uint64_t>(dims[i]), "1 to 2^63 - 1");
     elements = checked_mul(elements, static_cast<std::uint64_t>(dims[i]), field + " shape");
   }
   if (elements > static_cast<std::uint64_t>(INT64_MAX))
-    throw Error(ErrorCode::too_large, field + " shape", fmt::format("{} elements", elements), "must be < 2^63");
+    throw Error(ErrorCode::too_large, field + " shape", fmt::format("{} elements", elements), "must be less than 2^63");
   if (static_cast<std::uint64_t>(dims[0]) % type.block)
-    throw Error(ErrorCode::invalid_argument, field + " shape[0]", std::to_string(dims[0]),
-                fmt::format("must be a multiple of {}, the block of {}", type.block, type.name));
+    throw must_be(field + " shape[0]", dims[0],
+                  fmt::format("a multiple of {}, the block of {}", type.block, type.name));
   return checked_mul(elements / type.block, type.bytes, field + " bytes");
 }
 
 void read_shape(Cursor& in, GgufTensor& t, const std::string& field) {
   const auto dims = in.get<std::uint32_t>(field + " dims");
-  if (dims < 1 || dims > GgufLimits::kDims)
-    throw Error(ErrorCode::invalid_argument, field + " dims", std::to_string(dims), "must be 1 to 4");
+  if (dims < 1 || dims > GgufLimits::kDims) throw must_be(field + " dims", dims, "1 to 4");
   for (std::uint32_t i = 0; i < dims; ++i)
     t.dims.push_back(static_cast<std::int64_t>(in.get<std::uint64_t>(field + " shape")));
   t.type = in.get<std::uint32_t>(field + " type");
@@ -245,31 +244,31 @@ void place(std::vector<GgufTensor>& tensors, std::uint64_t data, std::uint64_t a
   for (GgufTensor& t : tensors) {
     const std::string field = fmt::format("tensor '{}'", printable(t.name));
     if (t.offset != next)
-      throw Error(
-          ErrorCode::invalid_argument, field + " offset", std::to_string(t.offset),
-          fmt::format("must be {}: where the tensor before it ends, in steps of {} (the alignment)", next, alignment));
+      throw must_be(
+          field + " offset", t.offset,
+          fmt::format("{}: where the tensor before it ends, in steps of {} (the alignment)", next, alignment));
     t.offset = checked_add(data, t.offset, field + " offset");
     if (checked_add(t.offset, t.bytes, field + " end") > file)
       throw Error(ErrorCode::invalid_argument, field + " bytes", fmt::format("{} at {}", t.bytes, t.offset),
-                  fmt::format("the file ends at {}", file));
+                  fmt::format("must lie in the file, which ends at {}", file));
     next = checked_align(checked_add(next, t.bytes, field + " end"), alignment, field + " end");
   }
 }
 
 void read_preamble(Cursor& in) {
   const auto magic = in.get<std::uint32_t>("magic");
-  if (magic != 0x46554747)
-    throw Error(ErrorCode::invalid_argument, "magic", fmt::format("{:#010x}", magic), "a GGUF file begins with 'GGUF'");
+  if (magic != 0x46554747) throw must_be("magic", fmt::format("{:#010x}", magic), "'GGUF'; is this a GGUF file?");
   const auto version = in.get<std::uint32_t>("version");
   if (version != 3)
     throw Error(ErrorCode::invalid_argument, "version", std::to_string(version),
-                version == 0x03000000 ? "big-endian files are not read" : "must be 3");
+                version == 0x03000000 ? "is not supported: big-endian files cannot be read" : "must be 3");
 }
 
 // A count that the rest of the file cannot hold is refused before anything is allocated for it.
 std::uint64_t read_count(Cursor& in, std::uint64_t limit, const char* field) {
   const auto count = in.get<std::uint64_t>(field);
-  if (count > limit) throw Error(ErrorCode::too_large, field, std::to_string(count), fmt::format("at most {}", limit));
+  if (count > limit)
+    throw Error(ErrorCode::too_large, field, std::to_string(count), fmt::format("must be at most {}", limit));
   return count;
 }
 
@@ -344,8 +343,7 @@ GgufField Gguf::field(std::string_view key) const {
     source_->read(stored_[i].offset, field.bytes);
     return field;
   }
-  throw Error(ErrorCode::invalid_argument, "key", printable(key),
-              fmt::format("one of the {} there are", metadata_.size()));
+  throw must_be("key", printable(key), fmt::format("one of the {} there are", metadata_.size()));
 }
 
 std::optional<std::uint32_t> gguf_type(std::string_view name) {
@@ -420,11 +418,10 @@ struct GgufWriter::Layout {
     for (const GgufInfo& t : tensors) {
       const std::string field = fmt::format("tensor '{}'", printable(t.name));
       if (t.name.empty() || t.name.size() >= GgufLimits::kNameBytes)
-        throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "must be 1 to 63 bytes long");
+        throw must_be("tensor name", printable(t.name), "1 to 63 bytes long");
       if (!seen.insert(t.name).second)
         throw Error(ErrorCode::invalid_argument, "tensor name", printable(t.name), "occurs twice");
-      if (t.dims.empty() || t.dims.size() > GgufLimits::kDims)
-        throw Error(ErrorCode::invalid_argument, field + " dims", std::to_string(t.dims.size()), "must be 1 to 4");
+      if (t.dims.empty() || t.dims.size() > GgufLimits::kDims) throw must_be(field + " dims", t.dims.size(), "1 to 4");
       const std::uint64_t bytes = bytes_of(t.dims, type_of(t.type, field + " type"), field);
       put_text(out, t.name);
       put(out, static_cast<std::uint32_t>(t.dims.size()));
@@ -442,20 +439,20 @@ struct GgufWriter::Layout {
 
  private:
   static void within(const char* what, std::size_t count, std::uint64_t most) {
-    if (count > most) throw Error(ErrorCode::too_large, what, std::to_string(count), fmt::format("at most {}", most));
+    if (count > most)
+      throw Error(ErrorCode::too_large, what, std::to_string(count), fmt::format("must be at most {}", most));
   }
   // The bytes are one whole value of the type: the reader reads them.
   static GgufValue checked(const GgufField& f) {
     if (f.key.empty() || f.key.size() > GgufLimits::kKeyBytes)
-      throw Error(ErrorCode::invalid_argument, "key", printable(f.key),
-                  fmt::format("must be 1 to {} bytes long", GgufLimits::kKeyBytes));
+      throw must_be("key", printable(f.key), fmt::format("1 to {} bytes long", GgufLimits::kKeyBytes));
     const std::string field = fmt::format("key '{}'", printable(f.key));
     const auto source = ByteSource::memory(f.bytes);
     Cursor in(*source);
     GgufValue value = read_value(in, f.type, field);
     if (in.left())
       throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bytes", f.bytes.size()),
-                  fmt::format("the value has {}", in.position()));
+                  fmt::format("must have {} bytes", in.position()));
     return value;
   }
 };

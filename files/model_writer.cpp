@@ -14,6 +14,7 @@
 #include <tilewright/error.h>
 
 #include "files/checked.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -23,7 +24,7 @@ using readers::printable;
 constexpr std::size_t kMark = 8;  // bytes that are zero until the file is whole
 
 [[noreturn]] void throw_errno(const std::string& path) {
-  throw Error(ErrorCode::io, "file", path, std::strerror(errno));
+  throw Error(ErrorCode::io, "file", path, std::string("cannot be written: ") + std::strerror(errno));
 }
 
 // PATH.part, open and locked.
@@ -53,7 +54,7 @@ class PartFile {
   // Empties it and reserves `size` bytes of zeros, as far as the file system can reserve.
   void reset(std::uint64_t size) {
     if (size > static_cast<std::uint64_t>(INT64_MAX))
-      throw Error(ErrorCode::too_large, "file size", std::to_string(size), "must be < 2^63");
+      throw Error(ErrorCode::too_large, "file size", std::to_string(size), "must be less than 2^63");
     const auto length = static_cast<off_t>(size);
     if (::ftruncate(fd_, 0) != 0 || ::ftruncate(fd_, length) != 0) throw_errno(path_);
     if (::fallocate(fd_, 0, 0, length) != 0 && errno != EOPNOTSUPP && errno != ENOSYS) throw_errno(path_);
@@ -74,7 +75,7 @@ class PartFile {
       const ssize_t n = ::pread(fd_, to.data(), to.size(), static_cast<off_t>(offset));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0) throw_errno(path_);
-      if (n == 0) throw Error(ErrorCode::io, "file", path_, fmt::format("ended at byte {}", offset));
+      if (n == 0) throw Error(ErrorCode::io, "file", path_, fmt::format("ended early, at byte {}", offset));
       offset += static_cast<std::uint64_t>(n);
       to = to.subspan(static_cast<std::size_t>(n));
     }
@@ -103,14 +104,15 @@ class PartFile {
   void lock() const {
     if (::flock(fd_, LOCK_EX | LOCK_NB) != 0)
       throw Error(ErrorCode::io, "file", path_,
-                  errno == EWOULDBLOCK ? "another process is writing it" : std::strerror(errno));
+                  std::string("cannot be locked: ") +
+                      (errno == EWOULDBLOCK ? "another process is writing it" : std::strerror(errno)));
     struct stat here = {}, there = {};
     if (::fstat(fd_, &here) != 0) throw_errno(path_);
     if (!S_ISREG(here.st_mode)) throw Error(ErrorCode::io, "file", path_, "must be a regular file");
     if (here.st_nlink > 1)  // emptying it would empty what somebody keeps under another name
       throw Error(ErrorCode::io, "file", path_, "has other names (hard links); remove this one");
     if (::lstat(path_.c_str(), &there) != 0 || here.st_ino != there.st_ino || here.st_dev != there.st_dev)
-      throw Error(ErrorCode::io, "file", path_, "another process has just finished or removed it");
+      throw Error(ErrorCode::io, "file", path_, "was just finished or removed by another process");
   }
 
   std::string path_;
@@ -136,8 +138,7 @@ struct ModelWriter::State {
   Slot& slot(std::string_view name) {
     const auto it = slots.find(name);
     if (it == slots.end())
-      throw Error(ErrorCode::invalid_argument, "tensor", printable(name),
-                  fmt::format("one of the {} that were declared", slots.size()));
+      throw must_be("tensor", printable(name), fmt::format("one of the {} that were declared", slots.size()));
     return it->second;
   }
 };
@@ -165,7 +166,7 @@ ModelWriter::ModelWriter(const std::string& path, std::string header, std::vecto
       s.file.read(0, std::as_writable_bytes(std::span(found)));
       if (found.compare(kMark, found.npos, s.header, kMark, s.header.npos) != 0)
         throw Error(ErrorCode::invalid_argument, "file", s.file.path(),
-                    "its header is damaged, or was made from other tensors");
+                    "has a header that is damaged, or was made from other tensors");
     }
   } catch (...) {
     if (start == Start::create) s.file.remove();
@@ -182,9 +183,9 @@ ModelWriter::~ModelWriter() {
 void ModelWriter::write(std::string_view tensor, std::span<const std::byte> bytes) {
   State::Slot& slot = state_->slot(tensor);
   if (bytes.size() > slot.place.bytes - slot.written)
-    throw Error(ErrorCode::invalid_argument, fmt::format("bytes of tensor '{}'", printable(tensor)),
-                fmt::format("{} after {}", bytes.size(), slot.written),
-                fmt::format("{} were declared", slot.place.bytes));
+    throw must_be(fmt::format("bytes of tensor '{}'", printable(tensor)),
+                  fmt::format("{} after {}", bytes.size(), slot.written),
+                  fmt::format("at most {} in all, as declared", slot.place.bytes));
   state_->file.write(slot.place.offset + slot.written, bytes);
   slot.written += bytes.size();
 }
@@ -198,7 +199,8 @@ void ModelWriter::read(std::string_view tensor, std::uint64_t first, std::span<s
   const Place& place = state_->slot(tensor).place;
   if (first > place.bytes || to.size() > place.bytes - first)
     throw Error(ErrorCode::invalid_argument, fmt::format("part of tensor '{}'", printable(tensor)),
-                fmt::format("{} bytes from {}", to.size(), first), fmt::format("the tensor has {}", place.bytes));
+                fmt::format("{} bytes from {}", to.size(), first),
+                fmt::format("must lie in the tensor, which has {} bytes", place.bytes));
   state_->file.read(place.offset + first, to);
 }
 
@@ -210,11 +212,11 @@ void ModelWriter::keep_part() { state_->keep = true; }
 
 void ModelWriter::finish() {
   State& s = *state_;
-  if (s.finished) throw Error(ErrorCode::invalid_argument, "file", s.path, "is finished");
+  if (s.finished) throw Error(ErrorCode::invalid_argument, "file", s.path, "is already finished");
   for (const auto& [name, slot] : s.slots)
     if (slot.written != slot.place.bytes)
-      throw Error(ErrorCode::invalid_argument, fmt::format("bytes of tensor '{}'", printable(name)),
-                  std::to_string(slot.written), fmt::format("all {} before the file is finished", slot.place.bytes));
+      throw must_be(fmt::format("bytes of tensor '{}'", printable(name)), slot.written,
+                    fmt::format("all {} before the file is finished", slot.place.bytes));
   s.file.sync();  // the mark says that the rest is there
   s.file.write(0, std::as_bytes(std::span(s.header)).first(kMark));
   s.file.sync();

@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "files/checked.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -55,8 +56,7 @@ class Header {
         has_shape = true;
         read_shape();
       } else {
-        throw Error(ErrorCode::invalid_argument, "header key", printable(key),
-                    "must be one of descr, fortran_order, shape");
+        throw must_be("header key", printable(key), "one of descr, fortran_order, shape");
       }
       if (take(',')) continue;
       need('}');
@@ -65,7 +65,7 @@ class Header {
     for (const auto& [there, key] :
          {std::pair{dtype != nullptr, "descr"}, {has_order, "fortran_order"}, {has_shape, "shape"}})
       if (!there) throw Error(ErrorCode::invalid_argument, field(key), "", "is missing");
-    if (peek() != '\0') refuse("spaces to its end");
+    if (peek() != '\0') refuse("only spaces");
   }
 
  private:
@@ -86,7 +86,8 @@ class Header {
   }
   [[noreturn]] void refuse(const std::string& wanted) const {
     throw Error(ErrorCode::invalid_argument, "header",
-                text_.empty() ? "its end" : fmt::format("'{}'", printable(text_.substr(0, 16))), "must be " + wanted);
+                text_.empty() ? "its end" : fmt::format("'{}'", printable(text_.substr(0, 16))),
+                "must have " + wanted + " here");
   }
   std::string_view string() {
     const char quote = peek();
@@ -100,7 +101,7 @@ class Header {
   void read_dtype() {
     if (peek() == '[')
       throw Error(ErrorCode::unsupported, field("descr"), printable(text_.substr(0, 32)),
-                  "records are not read; must be one of <f2, <f4, <f8, <V2");
+                  "must be one of <f2, <f4, <f8, <V2: records cannot be read");
     const std::string_view name = string();
     dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes), [&](const Dtype& d) { return d.name == name; });
     if (dtype == std::end(kDtypes))
@@ -127,16 +128,16 @@ class Header {
       peek();
       const auto [end, bad] = std::from_chars(text_.data(), text_.data() + text_.size(), extent);
       if (bad == std::errc::result_out_of_range)
-        throw Error(ErrorCode::too_large, field("shape"), printable(text_.substr(0, 32)), "must be < 2^63");
+        throw Error(ErrorCode::too_large, field("shape"), printable(text_.substr(0, 32)), "must be less than 2^63");
       if (bad != std::errc() || extent < 0) refuse("an extent of at least 0");
       if (shape.size() == NpyLimits::kDims)
         throw Error(ErrorCode::too_large, field("shape"), "more",
-                    fmt::format("at most {} dimensions", NpyLimits::kDims));
+                    fmt::format("must have at most {} dimensions", NpyLimits::kDims));
       text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
       shape.push_back(extent);
       comma = take(',');
     }
-    if (shape.size() == 1 && !comma) refuse("a tuple: (3) is a number, (3,) is one");
+    if (shape.size() == 1 && !comma) refuse("a tuple, as in (3,),");
   }
 
   std::string_view text_;
@@ -152,9 +153,8 @@ Npy::Npy(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
   const std::size_t there = static_cast<std::size_t>(std::min<std::uint64_t>(size, sizeof start));
   source_->read(0, std::as_writable_bytes(std::span(start, there)));
   if (there < 10 || std::memcmp(start, kMagic.data(), kMagic.size()) != 0)
-    throw Error(ErrorCode::invalid_argument, "magic",
-                printable({reinterpret_cast<const char*>(start), std::min(there, kMagic.size())}),
-                "must be \"\\x93NUMPY\", a version and a length; is this a .npy file?");
+    throw must_be("magic", printable({reinterpret_cast<const char*>(start), std::min(there, kMagic.size())}),
+                  "\"\\x93NUMPY\", a version and a length; is this a .npy file?");
   const int major = start[6], minor = start[7];
   if (major < 1 || major > 3 || minor != 0)
     throw Error(ErrorCode::unsupported, "version", fmt::format("{}.{}", major, minor), "must be 1.0, 2.0 or 3.0");
@@ -165,10 +165,10 @@ Npy::Npy(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
   std::memcpy(&length, start + 8, static_cast<std::size_t>(begin - 8));
   if (length > NpyLimits::kHeaderBytes)
     throw Error(ErrorCode::too_large, "header length", std::to_string(length),
-                fmt::format("at most {}", NpyLimits::kHeaderBytes));
+                fmt::format("must be at most {}", NpyLimits::kHeaderBytes));
   if (length > size - begin)
     throw Error(ErrorCode::invalid_argument, "header length", std::to_string(length),
-                fmt::format("the file has {} bytes", size));
+                fmt::format("must fit into the file, which has {} bytes", size));
   std::string text(static_cast<std::size_t>(length), '\0');
   source_->read(begin, std::as_writable_bytes(std::span(text)));
   Header header(text);
@@ -178,7 +178,7 @@ Npy::Npy(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
   offset_ = begin + length;
   if (bytes != size - offset_)
     throw Error(ErrorCode::invalid_argument, "header 'shape'", fmt::format("{} bytes", bytes),
-                fmt::format("{} bytes follow the header", size - offset_));
+                fmt::format("must make {} bytes, those that follow the header", size - offset_));
   bytes_ = bytes;
   dtype_ = header.dtype->name;
   format_ = header.dtype->format;
@@ -188,7 +188,7 @@ Npy::Npy(std::unique_ptr<ByteSource> source) : source_(std::move(source)) {
 void Npy::read(std::uint64_t first, std::span<std::byte> to) const {
   if (first > bytes_ || to.size() > bytes_ - first)
     throw Error(ErrorCode::invalid_argument, "part of the array", fmt::format("{} bytes from {}", to.size(), first),
-                fmt::format("the array has {}", bytes_));
+                fmt::format("must lie in the array, which has {} bytes", bytes_));
   source_->read(offset_ + first, to);
 }
 

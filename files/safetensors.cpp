@@ -15,6 +15,7 @@
 #include <unordered_set>
 
 #include "files/checked.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -45,7 +46,7 @@ const Dtype& dtype_of(const std::string& name, const std::string& field) {
     if (!names.empty()) names += ' ';
     names += d.name;
   }
-  throw Error(ErrorCode::invalid_argument, field, printable(name), "one of " + names);
+  throw must_be(field, printable(name), "one of " + names);
 }
 
 // One entry of the header, with what was seen of it.
@@ -85,8 +86,7 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
       in_metadata_ = name == "__metadata__";
       if (in_metadata_ && std::exchange(had_metadata_, true)) throw_twice("__metadata__");
     } else if (!in_metadata_ && name != "dtype" && name != "shape" && name != "data_offsets") {
-      throw Error(ErrorCode::invalid_argument, entries.back().field("field"), printable(name),
-                  "must be one of dtype, shape, data_offsets");
+      throw must_be(entries.back().field("field"), printable(name), "one of dtype, shape, data_offsets");
     }
     return true;
   }
@@ -112,8 +112,8 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_array() override {
     if (offsets_ && offsets_->size() != 2)
-      throw Error(ErrorCode::invalid_argument, entries.back().field("data_offsets"),
-                  fmt::format("{} numbers", offsets_->size()), "must be two, the begin and the end");
+      throw must_be(entries.back().field("data_offsets"), fmt::format("{} numbers", offsets_->size()),
+                    "two, the begin and the end");
     shape_ = nullptr;
     offsets_ = nullptr;
     return true;
@@ -121,15 +121,15 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (shape_) {
       if (value > static_cast<std::uint64_t>(INT64_MAX))
-        throw Error(ErrorCode::too_large, entries.back().field("shape"), std::to_string(value), "must be < 2^63");
+        throw Error(ErrorCode::too_large, entries.back().field("shape"), std::to_string(value),
+                    "must be less than 2^63");
       if (shape_->size() == SafetensorsLimits::kDims)
         throw Error(ErrorCode::too_large, entries.back().field("shape"), "more",
-                    fmt::format("at most {} dimensions", SafetensorsLimits::kDims));
+                    fmt::format("must have at most {} dimensions", SafetensorsLimits::kDims));
       shape_->push_back(static_cast<std::int64_t>(value));
     } else if (offsets_) {
       if (offsets_->size() == 2)
-        throw Error(ErrorCode::invalid_argument, entries.back().field("data_offsets"), "more than two numbers",
-                    "must be two, the begin and the end");
+        throw must_be(entries.back().field("data_offsets"), "more than two numbers", "two, the begin and the end");
       offsets_->push_back(value);
     } else {
       refuse("a number", expected());
@@ -142,7 +142,8 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { refuse("null", expected()); }
   bool binary(binary_t&) override { refuse("binary", expected()); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    throw Error(ErrorCode::invalid_argument, "header", fmt::format("byte {}", position), printable(e.what()));
+    throw Error(ErrorCode::invalid_argument, "header", fmt::format("byte {}", position),
+                "is not JSON: " + printable(e.what()));
   }
 
  private:
@@ -159,7 +160,7 @@ class Header : public nlohmann::json_sax<nlohmann::json> {
     return entries.back().field(key_);
   }
   [[noreturn]] void refuse(const std::string& found, const char* wanted) const {
-    throw Error(ErrorCode::invalid_argument, where(), found, std::string("must be ") + wanted);
+    throw must_be(where(), found, wanted);
   }
   [[noreturn]] static void throw_twice(const std::string& what) {
     throw Error(ErrorCode::invalid_argument, what, "", "occurs twice");
@@ -176,14 +177,14 @@ std::string read_header(const ByteSource& source) {
   std::uint64_t length = 0;
   if (source.size() < sizeof length)
     throw Error(ErrorCode::invalid_argument, "file", fmt::format("{} bytes", source.size()),
-                "a safetensors file has at least 8");
+                "must have at least 8 bytes");
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > SafetensorsLimits::kHeaderBytes)
     throw Error(ErrorCode::too_large, "header length", std::to_string(length),
-                fmt::format("at most {}; is this a safetensors file?", SafetensorsLimits::kHeaderBytes));
+                fmt::format("must be at most {}; is this a safetensors file?", SafetensorsLimits::kHeaderBytes));
   if (length > source.size() - sizeof length)
     throw Error(ErrorCode::invalid_argument, "header length", std::to_string(length),
-                fmt::format("the file has {} bytes", source.size()));
+                fmt::format("must fit into the file, which has {} bytes", source.size()));
   std::string text(static_cast<std::size_t>(length), '\0');
   source.read(sizeof length, std::as_writable_bytes(std::span(text)));
   if (text.empty() || text.front() != '{')
@@ -204,11 +205,11 @@ SafetensorsTensor tensor_of(Entry&& e) {
   for (const std::int64_t extent : *e.shape)
     elements = checked_mul(elements, static_cast<std::uint64_t>(extent), e.field("shape"));
   if (elements > static_cast<std::uint64_t>(INT64_MAX))
-    throw Error(ErrorCode::too_large, e.field("shape"), fmt::format("{} elements", elements), "must be < 2^63");
+    throw Error(ErrorCode::too_large, e.field("shape"), fmt::format("{} elements", elements), "must be less than 2^63");
   const std::uint64_t bits = checked_mul(elements, e.dtype->bits, e.field("bytes"));
   if (bits % 8 || bits / 8 != end - begin)
     throw Error(ErrorCode::invalid_argument, e.field("data_offsets"), fmt::format("[{}, {}]", begin, end),
-                fmt::format("{} elements of {} are {} bits", elements, e.dtype->name, bits));
+                fmt::format("must hold {} elements of {}, which are {} bits", elements, e.dtype->name, bits));
   return {std::move(e.name), e.dtype->name, e.dtype->format, std::move(*e.shape), begin, end - begin};
 }
 
@@ -220,16 +221,15 @@ void place(std::vector<SafetensorsTensor>& tensors, std::uint64_t data, std::uin
   std::uint64_t next = 0;
   for (SafetensorsTensor& t : tensors) {
     if (t.offset != next)
-      throw Error(ErrorCode::invalid_argument, fmt::format("tensor '{}' data_offsets", printable(t.name)),
-                  std::to_string(t.offset),
-                  fmt::format("must be {}, where the tensor before it ends: {}", next,
-                              t.offset < next ? "they overlap" : "there is a hole"));
+      throw must_be(fmt::format("tensor '{}' data_offsets", printable(t.name)), t.offset,
+                    fmt::format("{}, where the tensor before it ends: {}", next,
+                                t.offset < next ? "they overlap" : "there is a hole"));
     next += t.bytes;
     t.offset += data;
   }
   if (next != file - data)
     throw Error(ErrorCode::invalid_argument, "data_offsets", fmt::format("{} bytes in all", next),
-                fmt::format("{} bytes follow the header", file - data));
+                fmt::format("must cover the {} bytes that follow the header", file - data));
 }
 
 }  // namespace
@@ -331,7 +331,7 @@ struct SafetensorsWriter::Layout {
     text.resize((text.size() + 7) / 8 * 8, ' ');
     if (text.size() > SafetensorsLimits::kHeaderBytes)
       throw Error(ErrorCode::too_large, "header length", std::to_string(text.size()),
-                  fmt::format("at most {}", SafetensorsLimits::kHeaderBytes));
+                  fmt::format("must be at most {}", SafetensorsLimits::kHeaderBytes));
     const std::uint64_t length = text.size();
     header.assign(reinterpret_cast<const char*>(&length), sizeof length);
     header += text;
@@ -344,20 +344,20 @@ struct SafetensorsWriter::Layout {
     try {
       return nlohmann::json(text).dump();
     } catch (const nlohmann::json::exception&) {
-      throw Error(ErrorCode::invalid_argument, "text", printable(text), "must be UTF-8");
+      throw must_be("text", printable(text), "UTF-8");
     }
   }
   static std::uint64_t bytes_of(const Dtype& dtype, const SafetensorsInfo& t) {
     const auto field = fmt::format("tensor '{}' shape", printable(t.name));
     if (t.shape.size() > SafetensorsLimits::kDims)
       throw Error(ErrorCode::too_large, field, fmt::format("{} dimensions", t.shape.size()),
-                  fmt::format("at most {}", SafetensorsLimits::kDims));
+                  fmt::format("must have at most {}", SafetensorsLimits::kDims));
     std::uint64_t bits = dtype.bits;
     for (const std::int64_t extent : t.shape) {
-      if (extent < 0) throw Error(ErrorCode::invalid_argument, field, std::to_string(extent), "must be >= 0");
+      if (extent < 0) throw must_be(field, extent, "0 or more");
       bits = checked_mul(bits, static_cast<std::uint64_t>(extent), field);
     }
-    if (bits % 8) throw Error(ErrorCode::invalid_argument, field, fmt::format("{} bits", bits), "must be whole bytes");
+    if (bits % 8) throw must_be(field, fmt::format("{} bits", bits), "whole bytes");
     return bits / 8;
   }
 };

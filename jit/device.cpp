@@ -17,12 +17,12 @@ namespace jit {
 
 void throw_forked() {
   throw Error(ErrorCode::forked, "process", "",
-              "CUDA cannot be used in a child of fork(). Start the child with exec (Python: multiprocessing 'spawn')");
+              "is a child of fork(), where CUDA cannot be used; start it with exec (Python: multiprocessing 'spawn')");
 }
 
 void throw_lost(const Device::Impl& device) {
   throw Error(ErrorCode::driver_failed, "context", fmt::format("device {}", device.ordinal),
-              "the device was reset; everything made on it is gone. Open it again");
+              "was lost: the device was reset, with everything made on it; open it again");
 }
 
 namespace {
@@ -65,8 +65,9 @@ void read_properties(Device::Impl& impl) {
   const int major = get(kMajor), minor = get(kMinor);
   impl.arch = arch_for(major, minor);
   if (!impl.arch)
-    throw Error(ErrorCode::unsupported, "device", fmt::format("{} ({})", impl.ordinal, impl.name),
-                fmt::format("compute capability {}.{} is older than every known target", major, minor));
+    throw Error(
+        ErrorCode::unsupported, "device", fmt::format("{} ({})", impl.ordinal, impl.name),
+        fmt::format("is not supported: compute capability {}.{} is older than every known target", major, minor));
 }
 
 int count_devices(const Driver& driver) {
@@ -93,9 +94,9 @@ Device Device::open(int ordinal, const std::string& library) {
   const int count = jit::count_devices(driver);
   if (ordinal < 0 || ordinal >= count)
     throw Error(ErrorCode::invalid_argument, "device", fmt::format("{}", ordinal),
-                count == 0   ? "this machine has no CUDA device"
-                : count == 1 ? "the only device is 0"
-                             : fmt::format("the devices are 0 to {}", count - 1));
+                count == 0   ? "is not available: this machine has no CUDA device"
+                : count == 1 ? "must be 0, the only device"
+                             : fmt::format("must be 0 to {}", count - 1));
   auto impl = std::make_shared<Impl>();
   impl->driver = &driver;
   impl->ordinal = ordinal;

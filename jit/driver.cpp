@@ -34,10 +34,11 @@ Resolver::Resolver(const std::string& path) : path_(path.empty() ? "libcuda.so.1
   std::string why;
   library_ = open_shared_library(path_, why);
   if (!library_)
-    throw Error(ErrorCode::library_missing, "libcuda", path_,
-                fmt::format("not found ({}). It comes with the NVIDIA driver; without one, kernels can be compiled but "
-                            "not run",
-                            why));
+    throw Error(
+        ErrorCode::library_missing, "libcuda", path_,
+        fmt::format("cannot be loaded ({}); it comes with the NVIDIA driver, without which kernels can be compiled but "
+                    "not run",
+                    why));
   auto get_version = reinterpret_cast<int (*)(int*)>(dlsym(library_, "cuDriverGetVersion"));
   if (!get_version || get_version(&version_) != 0)
     throw Error(ErrorCode::library_missing, "libcuda", path_, "is not a CUDA driver: cuDriverGetVersion fails");
@@ -55,7 +56,7 @@ void* Resolver::find(const char* name, const char* symbol) const {
 
 void throw_no_function(const Resolver& resolver, const char* name) {
   throw Error(ErrorCode::library_missing, "libcuda", resolver.path(),
-              fmt::format("has no function {}: a driver for CUDA 11.8 or newer is needed", name));
+              fmt::format("has no function {}; install a driver for CUDA 11.8 or newer", name));
 }
 
 Driver::Driver(const std::string& path) : resolve_(path), modules_(std::make_unique<Modules>()) {}
@@ -86,9 +87,9 @@ void Driver::fail(const char* call, CUresult result, const std::string& doing) c
   const char* text = nullptr;
   error_name(result, &name);
   error_text(result, &text);
-  throw Error(
-      ErrorCode::driver_failed, call, name ? name : fmt::format("CUDA error {}", result),
-      fmt::format("{} ({}){}{}", text ? text : "unknown to this driver", result, doing.empty() ? "" : " ", doing));
+  throw Error(ErrorCode::driver_failed, call, name ? name : fmt::format("CUDA error {}", result),
+              fmt::format("failed: {} ({}){}{}", text ? text : "unknown to this driver", result,
+                          doing.empty() ? "" : " ", doing));
 }
 
 bool is_sticky(const Error& error) {

@@ -29,8 +29,8 @@ T load(const std::byte* args, std::uint32_t offset) {
 }
 
 [[noreturn]] void refuse_pointer(const PointerRule& rule, const void* pointer) {
-  if (!pointer) refuse(rule.name, "null", "a device pointer is required");
-  refuse(rule.name, fmt::format("{}", pointer), fmt::format("must be a multiple of {} bytes", rule.align));
+  if (!pointer) refuse(rule.name, "null", "must be a device pointer");
+  refuse(rule.name, fmt::format("{}", pointer), fmt::format("must be aligned to {} bytes", rule.align));
 }
 
 // Asks the driver where the pointer belongs. Memory it has never heard of is the host's.
@@ -43,7 +43,7 @@ void check_pointer(const Device::Impl& device, const PointerRule& rule, const vo
   if (result != 0 && result != kInvalidValue) device.driver->fail("cuPointerGetAttributes", result);
   if (managed) return;
   if (result != 0 || type != kMemoryTypeDevice)
-    refuse(rule.name, fmt::format("{}", pointer), "is a host pointer; device memory is needed");
+    refuse(rule.name, fmt::format("{}", pointer), "is a host pointer; pass device memory");
   if (ordinal != device.ordinal)
     refuse(rule.name, fmt::format("{}", pointer),
            fmt::format("belongs to device {}; the kernel runs on device {}", ordinal, device.ordinal));
@@ -66,7 +66,7 @@ void check_pointers(const Kernel::Impl& kernel, const std::byte* args, bool ask)
 
 [[noreturn]] void refuse_stride(const StrideRule& rule, std::int64_t value) {
   refuse(rule.name, fmt::format("{}", value),
-         fmt::format("0 (dense), or at least {}{}", rule.least,
+         fmt::format("must be 0 (dense), or at least {}{}", rule.least,
                      rule.multiple > 1 ? fmt::format(" and a multiple of {}", rule.multiple) : ""));
 }
 
@@ -87,7 +87,8 @@ const std::byte* resolve_strides(const Contract& contract, const std::byte* args
 }
 
 [[noreturn]] void refuse_factor(const FactorRule& rule, float value) {
-  refuse(rule.name, fmt::format("{}", value), rule.only_one ? fmt::format("1: {}", rule.only_one) : "a finite number");
+  refuse(rule.name, fmt::format("{}", value),
+         rule.only_one ? fmt::format("must be 1: {}", rule.only_one) : "must be a finite number");
 }
 
 void check_factors(const Contract& contract, const std::byte* args) {
@@ -130,7 +131,7 @@ void check_overlap(const OverlapRule& rule, const std::byte* args, std::int64_t 
 
 [[noreturn]] void refuse_grid(int axis, std::int64_t rows, std::int64_t cols, std::int64_t limit) {
   throw Error(ErrorCode::too_large, fmt::format("grid.{}", "xyz"[axis]), fmt::format("for {} x {}", rows, cols),
-              fmt::format("at most {} blocks", limit));
+              fmt::format("must have at most {} blocks", limit));
 }
 
 // GridAxis::blocks(), but noticing overflow.
@@ -248,7 +249,7 @@ void launch_parts(const Kernel::Impl& kernel, const Loaded& loaded, Stream strea
 }
 
 [[noreturn]] void refuse_extent(const char* field, std::int64_t value) {
-  refuse(field, fmt::format("{}", value), "0 or more");
+  refuse(field, fmt::format("{}", value), "must be 0 or more");
 }
 
 // Precondition: strides are resolved.
@@ -326,15 +327,16 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
 [[noreturn]] void refuse_operation(const Kernel::Impl& kernel, std::string_view given) {
   const auto& op = kernel.contract.op;
   refuse("args", fmt::format("of {}", given),
-         op.empty() ? "this kernel takes a caller's own argument struct" : "this kernel is for " + op);
+         op.empty() ? "must be the caller's own argument struct" : "must be those of " + op);
 }
 
 [[noreturn]] void refuse_buffers(const Contract& contract, std::size_t given) {
   if (contract.op.empty())
-    refuse("kernel", "of a caller's own task", "pass its argument struct: Kernel::launch(), tw_launch()");
+    refuse("kernel", "of a caller's own task",
+           "cannot be launched by buffers; pass its argument struct to Kernel::launch() or tw_launch()");
   std::string names;
   for (const PointerRule& rule : contract.pointers) names += fmt::format("{}{}", names.empty() ? "" : ", ", rule.name);
-  refuse("buffers", fmt::format("{}", given), fmt::format("{}: {}", contract.pointers.size(), names));
+  refuse("buffers", fmt::format("{}", given), fmt::format("must be {}: {}", contract.pointers.size(), names));
 }
 
 [[noreturn]] void refuse_values(const Contract& contract, std::size_t given) {
@@ -344,7 +346,8 @@ void launch_checked(const Kernel::Impl& kernel, Stream stream, const void* args,
   };
   add(contract.strides), add(contract.factors), add(contract.integers);
   refuse("values", fmt::format("{}", given),
-         names.empty() ? "0: a launch has none" : fmt::format("0, or {}: {}", contract.value_count(), names));
+         names.empty() ? "must be 0: a launch has none"
+                       : fmt::format("must be 0 or {}: {}", contract.value_count(), names));
 }
 
 }  // namespace

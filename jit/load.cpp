@@ -26,7 +26,7 @@ constexpr unsigned kMaxResident = 32;     // blocks that a multiprocessor can ho
 void check_shared(const Device::Impl& device, std::int64_t fixed, std::int64_t dynamic) {
   if (fixed + dynamic > device.shared_optin)
     refuse("plan.shared_bytes", fmt::format("{} dynamic + {} static", dynamic, fixed),
-           fmt::format("{} has {} bytes per block", device.name, device.shared_optin));
+           fmt::format("is too large: {} has {} bytes per block", device.name, device.shared_optin));
 }
 
 // Registers are handed out to warps in units of 256.
@@ -35,19 +35,21 @@ void check_registers(const Device::Impl& device, int registers, unsigned threads
   const std::int64_t needed = per_warp * ((threads + 31) / 32);
   if (device.registers > 0 && needed > device.registers)
     refuse("plan.threads", fmt::format("{}", threads),
-           fmt::format("with {} registers each they need {}; {} has {} per block", registers, needed, device.name,
-                       device.registers));
+           fmt::format("needs too many registers: with {} each they need {}, and {} has {} per block", registers,
+                       needed, device.name, device.registers));
 }
 
 void check_limits(const Device::Impl& device, const Binary& binary) {
   const LaunchPlan& plan = binary.plan;
   if (plan.cpu) return;  // of what follows a CPU has nothing
   if (plan.threads == 0 || plan.threads > static_cast<unsigned>(device.max_threads))
-    refuse("plan.threads", fmt::format("{}", plan.threads), fmt::format("1 to {}", device.max_threads));
+    refuse("plan.threads", fmt::format("{}", plan.threads), fmt::format("must be 1 to {}", device.max_threads));
   if (plan.cluster == 0 || plan.cluster > kMaxCluster || (plan.cluster > 1 && !device.arch->clusters))
-    refuse("plan.cluster", fmt::format("{}", plan.cluster), device.arch->clusters ? "1 to 8" : "this device has none");
-  if (plan.persistent > kMaxResident) refuse("plan.persistent", fmt::format("{}", plan.persistent), "0 to 32");
-  if (plan.overlap && !device.arch->clusters) refuse("plan.overlap", "1", "this device cannot overlap launches");
+    refuse("plan.cluster", fmt::format("{}", plan.cluster),
+           device.arch->clusters ? "must be 1 to 8" : "must be 1: this device has no clusters");
+  if (plan.persistent > kMaxResident) refuse("plan.persistent", fmt::format("{}", plan.persistent), "must be 0 to 32");
+  if (plan.overlap && !device.arch->clusters)
+    refuse("plan.overlap", "1", "is not supported: this device cannot overlap launches");
   check_maps(device, plan);
   check_shared(device, binary.resources.shared_bytes, plan.shared_bytes);
   check_registers(device, binary.resources.registers, plan.threads);
@@ -56,15 +58,16 @@ void check_limits(const Device::Impl& device, const Binary& binary) {
 void check_object(const Binary& binary) {
   if (binary.host) return;
   if (!cpu::read_object(binary.image).functions.contains(binary.entry))
-    refuse("binary.entry", binary.entry, "not a function of the object");
+    refuse("binary.entry", binary.entry, "is not a function of the object");
 }
 
 void check_image(const Binary& binary) {
   const std::string defect = elf_defect(binary.image);
-  if (!defect.empty()) refuse("binary.image", fmt::format("{} bytes", binary.image.size()), "not a cubin: " + defect);
+  if (!defect.empty())
+    refuse("binary.image", fmt::format("{} bytes", binary.image.size()), "is not a cubin: " + defect);
   if (!elf_has_entry(binary.image, binary.entry))
     refuse("binary.entry", binary.entry,
-           fmt::format("not in the image, which has: {}", fmt::join(elf_entries(binary.image), ", ")));
+           fmt::format("is not in the image, which has: {}", fmt::join(elf_entries(binary.image), ", ")));
 }
 
 int attribute(const Driver& driver, CUfunction function, FunctionAttribute which) {
@@ -88,8 +91,9 @@ void ask_function(Loaded& loaded) {
   }
   check_shared(device, shared, loaded.plan.shared_bytes);
   if (loaded.plan.threads > static_cast<unsigned>(threads))
-    refuse("plan.threads", fmt::format("{}", loaded.plan.threads),
-           fmt::format("{} can have at most {} (launch bounds, registers)", loaded.entry, threads));
+    refuse(
+        "plan.threads", fmt::format("{}", loaded.plan.threads),
+        fmt::format("must be at most {1} for {0}, which its launch bounds and registers allow", loaded.entry, threads));
 }
 
 // A cluster's blocks must be neighbours, so a chip holds fewer clusters than its number of multiprocessors suggests; a
@@ -117,7 +121,7 @@ void check_rules(const Contract& contract) {
   const std::size_t size = contract.args_bytes;
   if (size + contract.constants.size() > kMaxArgumentBytes)
     refuse("contract.args_bytes", fmt::format("{} + {} constant", size, contract.constants.size()),
-           fmt::format("at most {}", kMaxArgumentBytes));
+           fmt::format("must be at most {}", kMaxArgumentBytes));
   for (const auto& rule : contract.pointers)
     if (rule.offset + sizeof(void*) > size || !std::has_single_bit(rule.align))
       refuse(rule.name, fmt::format("offset {}, alignment {}", rule.offset, rule.align),
@@ -127,7 +131,7 @@ void check_rules(const Contract& contract) {
   for (const auto& rule : contract.strides)
     if (rule.offset + sizeof(std::int64_t) > size || rule.multiple < 1)
       refuse(rule.name, fmt::format("offset {}, multiple {}", rule.offset, rule.multiple),
-             "must lie in the argument struct, a multiple of at least 1");
+             "must lie in the argument struct, with a multiple of at least 1");
   for (const auto& rule : contract.row_pointers)
     if (rule.pointer + sizeof(void*) > size ||
         (rule.stride_at != RowsRule::kDense && rule.stride_at + sizeof(std::int64_t) > size))
@@ -158,9 +162,9 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
   const bool none = sizes.empty() && passed.size() == 1 && !contract.args_bytes;
   if (sizes != passed && !none)
     refuse("binary.entry", fmt::format("{} with parameters of {} bytes", loaded.entry, fmt::join(sizes, ", ")),
-           fmt::format("{}{}{}",
-                       contract.args_bytes ? fmt::format("the launch passes {} bytes", contract.args_bytes)
-                       : maps              ? "the launch passes one parameter (a struct)"
+           fmt::format("must take {}{}{}",
+                       contract.args_bytes ? fmt::format("{} bytes, as the launch passes", contract.args_bytes)
+                       : maps              ? "one parameter (a struct), as the launch passes"
                                            : "one parameter (a struct) or none",
                        constants ? fmt::format(" and {} constant ones", constants) : "",
                        maps ? fmt::format(" and {} tensor maps of {}", maps, sizeof(CUtensorMap)) : ""));
@@ -171,10 +175,10 @@ std::size_t check_parameters(const Loaded& loaded, const Contract& contract) {
 void check_most_rows(const LaunchPlan& plan, const Contract& contract) {
   if (!plan.most_rows) return;
   if (plan.most_rows % kPartRows != 0)
-    refuse("plan.most_rows", fmt::format("{}", plan.most_rows), fmt::format("a multiple of {}", kPartRows));
+    refuse("plan.most_rows", fmt::format("{}", plan.most_rows), fmt::format("must be a multiple of {}", kPartRows));
   if (contract.row_pointers.empty() || contract.rows_at == Contract::kFixedRows || contract.rows_per != 1)
     refuse("plan.most_rows", fmt::format("{}", plan.most_rows),
-           "0: the contract does not say how a launch is divided (row_pointers)");
+           "must be 0: the contract does not say how a launch is divided (row_pointers)");
 }
 
 std::shared_ptr<Kernel::Impl> load_all(const Device& device, Serving serving, Contract contract) {
@@ -205,13 +209,14 @@ std::shared_ptr<Kernel::Impl> load_all(const Device& device, Serving serving, Co
 // Bucket i is served by its own binary, else by the nearest prepared larger one, else by the nearest smaller.
 Serving serving_of(std::vector<BinaryPtr> binaries, std::span<const int> by_bucket) {
   if (by_bucket.size() > kBucketCount)
-    refuse("by_bucket", fmt::format("{} entries", by_bucket.size()), fmt::format("at most {}", kBucketCount));
-  if (binaries.size() > 256) refuse("binaries", fmt::format("{}", binaries.size()), "at most 256");
+    refuse("by_bucket", fmt::format("{} entries", by_bucket.size()), fmt::format("must have at most {}", kBucketCount));
+  if (binaries.size() > 256) refuse("binaries", fmt::format("{}", binaries.size()), "must be at most 256");
   for (const int index : by_bucket)
     if (index >= static_cast<int>(binaries.size()))
-      refuse("by_bucket", fmt::format("{}", index), fmt::format("there are {} binaries", binaries.size()));
+      refuse("by_bucket", fmt::format("{}", index),
+             fmt::format("must be less than {}, the number of binaries", binaries.size()));
   if (std::none_of(by_bucket.begin(), by_bucket.end(), [](int i) { return i >= 0; }))
-    refuse("by_bucket", "", "at least one bucket must have a binary");
+    refuse("by_bucket", "", "must have a binary for at least one bucket");
   Serving serving{std::move(binaries), {}, {}, {}};
   const auto prepared = [&](int i) { return i < static_cast<int>(by_bucket.size()) && by_bucket[i] >= 0; };
   for (int step = 0; step < kRowSteps; ++step) {

@@ -64,7 +64,7 @@ Extents extents_of_matrix(const Kernel::Impl& kernel, const Loaded& loaded, cons
   if (!map.box_panels) return {2, {inner, rows}, {stride}, {map.box_inner, box_rows}};
   if (inner % map.box_inner != 0) [[unlikely]]
     refuse(name_of(kernel, map), fmt::format("rows of {} elements", inner),
-           fmt::format("{} reads them in panels of {}", loaded.entry, map.box_inner));
+           fmt::format("must be multiples of {1}: {0} reads them in panels", loaded.entry, map.box_inner));
   return {3,
           {map.box_inner, rows, inner / map.box_inner},
           {stride, std::uint64_t{map.box_inner} * map.element_bytes},
@@ -91,11 +91,12 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
   constexpr std::uint32_t kMostInBox = 256, kMostInBlock = 65536, kMostTimes = 65536, kMostSteps = 8;
   if (plan.map_count == 0) return;
   if (plan.map_count > kMaxMaps || !device.arch->tma)
-    refuse("plan.map_count", fmt::format("{}", plan.map_count),
-           device.arch->tma ? fmt::format("at most {}", kMaxMaps) : "this device cannot use tensor maps");
+    refuse(
+        "plan.map_count", fmt::format("{}", plan.map_count),
+        device.arch->tma ? fmt::format("must be at most {}", kMaxMaps) : "must be 0: this device has no tensor maps");
   if (!device.driver->tensor_map)
     throw Error(ErrorCode::library_missing, "libcuda", device.driver->path(),
-                fmt::format("has no function {}, which {} tensor maps need: a driver for CUDA 12.0 or newer is needed",
+                fmt::format("has no function {}, which {} tensor maps need; install a driver for CUDA 12.0 or newer",
                             device.driver->tensor_map.name, plan.map_count));
   for (std::uint32_t i = 0; i < plan.map_count; ++i) {
     const TensorMapPlan& map = plan.maps[i];
@@ -103,36 +104,37 @@ void check_maps(const Device::Impl& device, const LaunchPlan& plan) {
       if (!good) refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", value), allowed);
     };
     const std::uint64_t bytes = map.element_bytes;
-    check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "1, 2 or 4");
+    check(bytes == 1 || bytes == 2 || bytes == 4, "element_bytes", bytes, "must be 1, 2 or 4");
     const bool fixed = map.inner_at == TensorMapPlan::kNone;
-    check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "1 to 2^32");
+    check(!fixed || (map.inner >= 1 && map.inner <= kMostElements), "inner", map.inner, "must be 1 to 2^32");
     check(!fixed || map.axes || map.stride_at != TensorMapPlan::kNone || map.inner * bytes % 16 == 0, "inner",
-          map.inner, "dense rows must be multiples of 16 bytes");
-    check(map.behind % 16 == 0 && map.behind <= kMostBytes, "behind", map.behind, "a multiple of 16, at most 2^40");
+          map.inner, "must make dense rows of multiples of 16 bytes");
+    check(map.behind % 16 == 0 && map.behind <= kMostBytes, "behind", map.behind,
+          "must be a multiple of 16, at most 2^40");
     check(map.swizzle == 0 || map.swizzle == 32 || map.swizzle == 64 || map.swizzle == 128, "swizzle", map.swizzle,
-          "0, 32, 64 or 128");
+          "must be 0, 32, 64 or 128");
     check(map.box_inner >= 1 && map.box_inner <= kMostInBox && map.box_inner * bytes % 16 == 0, "box_inner",
-          map.box_inner, "1 to 256, a multiple of 16 bytes");
+          map.box_inner, "must be 1 to 256, and a multiple of 16 bytes");
     check(map.swizzle == 0 || map.box_inner * bytes <= map.swizzle, "box_inner", map.box_inner,
-          fmt::format("at most the {} bytes of the swizzle", map.swizzle));
-    check(map.axes <= map.box_axes.size(), "axes", map.axes, fmt::format("at most {}", map.box_axes.size()));
+          fmt::format("must be at most the {} bytes of the swizzle", map.swizzle));
+    check(map.axes <= map.box_axes.size(), "axes", map.axes, fmt::format("must be at most {}", map.box_axes.size()));
     for (std::uint32_t a = 0; a < map.axes; ++a) {
       const std::uint64_t places = map.box_axes[a], step = map.steps[a];
-      check(step >= 1 && step <= kMostSteps, "steps", step, "1 to 8");
+      check(step >= 1 && step <= kMostSteps, "steps", step, "must be 1 to 8");
       check(places >= 1 && (places - 1) * step < kMostInBox, "box_axes", places,
-            fmt::format("1 to 256 places of the axis, of every {}", step));
+            fmt::format("must be 1 to 256 places of the axis, of every {}", step));
     }
     if (map.axes) continue;
     const bool counted = map.rows_at != TensorMapPlan::kNone;
     check(map.rows >= (counted ? 0 : 1) && map.rows <= (counted ? kMostTimes : kMostElements), "rows", map.rows,
-          counted ? "0 to 65536, a factor of what rows_at finds" : "1 to 2^32");
-    check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "1 to 256");
-    check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "1 to 65536");
+          counted ? "must be 0 to 65536, a factor of what rows_at finds" : "must be 1 to 2^32");
+    check(map.box_rows >= 1 && map.box_rows <= kMostInBox, "box_rows", map.box_rows, "must be 1 to 256");
+    check(map.block >= 1 && map.block <= kMostInBlock, "block", map.block, "must be 1 to 65536");
     check(map.block_elements >= 1 && map.block_elements <= kMostInBlock, "block_elements", map.block_elements,
-          "1 to 65536");
-    check(map.box_panels <= kMostInBox, "box_panels", map.box_panels, "0 to 256");
+          "must be 1 to 65536");
+    check(map.box_panels <= kMostInBox, "box_panels", map.box_panels, "must be 0 to 256");
     check(!fixed || !map.box_panels || map.inner % map.box_inner == 0, "inner", map.inner,
-          fmt::format("whole panels of {}", map.box_inner));
+          fmt::format("must be whole panels of {}", map.box_inner));
   }
 }
 
@@ -147,7 +149,7 @@ void check_map_fields(const LaunchPlan& plan, std::size_t args, std::size_t cons
       if (size == Kernel::Impl::kUnknown || offset + words * sizeof(std::int64_t) > size)
         refuse(fmt::format("plan.maps[{}].{}", i, field), fmt::format("{}", offset),
                size == Kernel::Impl::kUnknown
-                   ? "this driver cannot tell the size of the argument struct; pass a Contract"
+                   ? "cannot be checked: this driver does not tell the size of the argument struct; pass a Contract"
                    : fmt::format("must lie in the {} of {} bytes", constant ? "constants" : "argument struct", size));
     };
     check("pointer", map.pointer, true);
@@ -177,7 +179,7 @@ void encode_map(const Kernel::Impl& kernel, const Loaded& loaded, const TensorMa
                                      swizzle, kMapPromote256, kMapFillZero)) [[unlikely]]
     kernel.device->driver->fail(
         encode.name, result,
-        fmt::format("describing {} = {} for {}: elements of {} bytes, {}, swizzle {}; the pointer and steps must be "
+        fmt::format("describing {} at {} for {}: elements of {} bytes, {}, swizzle {}; the pointer and steps must be "
                     "multiples of 16 bytes",
                     name_of(kernel, map), pointer, loaded.entry, map.element_bytes, e.text(), map.swizzle));
 }

@@ -26,7 +26,7 @@ CUdeviceptr address(const void* pointer, std::size_t offset = 0) {
 void check_range(std::size_t offset, std::size_t bytes, std::size_t size) {
   if (offset > size || bytes > size - offset)
     throw Error(ErrorCode::invalid_argument, "memory range", fmt::format("{} bytes at {}", bytes, offset),
-                fmt::format("the allocation has {} bytes", size));
+                fmt::format("must lie in the allocation, which has {} bytes", size));
 }
 
 // Copies from pageable memory and fills return before the device has them, and non-blocking streams do not wait for the
@@ -122,7 +122,7 @@ OwnedStream::~OwnedStream() {
 }
 
 Stream OwnedStream::get() const {
-  if (!stream_) throw Error(ErrorCode::invalid_argument, "stream", "moved from", "a stream that was not moved away");
+  if (!stream_) throw Error(ErrorCode::invalid_argument, "stream", "moved from", "must not be used: it was moved away");
   return stream_;
 }
 

@@ -14,6 +14,7 @@
 
 #include "jit/context.h"
 #include "jit/device.h"
+#include "support/must_be.h"
 #include "templates/common/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/measure/launch.h"
@@ -44,27 +45,28 @@ PreparedKey prepared_key(const Problem& problem, const Device& device) {
 }
 
 void check(const TunePolicy& p) {
-  require(p.max_candidates >= 1, "max_candidates", std::to_string(p.max_candidates), "at least 1");
+  require(p.max_candidates >= 1, "max_candidates", std::to_string(p.max_candidates), "must be at least 1");
   require(std::isfinite(p.budget_seconds) && p.budget_seconds >= 0, "budget_seconds",
-          fmt::format("{}", p.budget_seconds), "seconds, 0 or more");
-  require(p.max_binaries >= 1 && p.max_binaries <= 256, "max_binaries", std::to_string(p.max_binaries), "1 to 256");
-  require(p.patience >= 0, "patience", std::to_string(p.patience), "0 (never stop early) or more");
-  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
+          fmt::format("{}", p.budget_seconds), "must be 0 or more seconds");
+  require(p.max_binaries >= 1 && p.max_binaries <= 256, "max_binaries", std::to_string(p.max_binaries),
+          "must be 1 to 256");
+  require(p.patience >= 0, "patience", std::to_string(p.patience), "must be 0 (never stop early) or more");
+  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "must be 0 (one per core) to 256");
   require(std::isfinite(p.cold_bytes) && p.cold_bytes >= 0, "cold_bytes", fmt::format("{}", p.cold_bytes),
-          "bytes, 0 or more");
+          "must be 0 or more bytes");
 }
 
 void check(const PrewarmPolicy& p) {
-  require(p.top >= 1, "top", std::to_string(p.top), "at least 1");
-  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "0 (one per core) to 256");
+  require(p.top >= 1, "top", std::to_string(p.top), "must be at least 1");
+  require(p.jobs >= 0 && p.jobs <= 256, "jobs", std::to_string(p.jobs), "must be 0 (one per core) to 256");
 }
 
 void check(const Task& task) {
-  require(!task.key.empty(), "task.key", "", "a text that names what is computed");
-  require(!task.candidates.empty(), "task.candidates", "", "at least one");
-  require(bool(task.source), "task.source", "", "a function");
-  require(bool(task.arguments), "task.arguments", "", "a function");
-  require(task.rows > 0 && task.cols >= 0, "task.rows, task.cols", "", "the extents to measure at");
+  require(!task.key.empty(), "task.key", "", "must be a text that names what is computed");
+  require(!task.candidates.empty(), "task.candidates", "", "must have at least one");
+  require(bool(task.source), "task.source", "", "must be a function");
+  require(bool(task.arguments), "task.arguments", "", "must be a function");
+  require(task.rows > 0 && task.cols >= 0, "task.rows, task.cols", "", "must be the extents to measure at");
 }
 
 }  // namespace tuner
@@ -83,12 +85,9 @@ StoreOptions store_options(const Options& o, tuner::Log& log) {
 }
 
 Options checked(Options o) {
-  if (o.jobs < 0 || o.jobs > 256)
-    throw Error(ErrorCode::invalid_argument, "options.jobs", std::to_string(o.jobs), "0 (one per core) to 256");
-  if (o.cache_cap < 0)
-    throw Error(ErrorCode::invalid_argument, "options.cache_cap", std::to_string(o.cache_cap), "bytes, 0 or more");
-  if (o.prepared_cap < 1)
-    throw Error(ErrorCode::invalid_argument, "options.prepared_cap", std::to_string(o.prepared_cap), "at least 1");
+  if (o.jobs < 0 || o.jobs > 256) throw must_be("options.jobs", o.jobs, "0 (one per core) to 256");
+  if (o.cache_cap < 0) throw must_be("options.cache_cap", o.cache_cap, "0 or more bytes");
+  if (o.prepared_cap < 1) throw must_be("options.prepared_cap", o.prepared_cap, "at least 1");
   return o;
 }
 
@@ -125,7 +124,8 @@ Kernel Engine::prepare(const Problem& problem, const Device& device, Stream stre
   }
   // Loading a module is no more allowed under capture than compiling one is: it would invalidate the capture.
   if (jit::capturing(device, nullptr) || (stream && jit::capturing(device, stream)))
-    throw Error(ErrorCode::would_tune, "stream", "capturing", "call prepare() for this problem before the capture");
+    throw Error(ErrorCode::would_tune, "stream", "capturing",
+                "must not be capturing: call prepare() for this problem before the capture");
   // Inside the user's log callback this thread must not wait for what may be its own call, further out.
   return impl_->prepared.make(key, now, !impl_->log.inside(), [&] {
     if (impl_->options.tune) {
@@ -171,7 +171,8 @@ TuneReport Engine::Impl::tune(const Problem& bucket, const Device& device, const
 
 bool Engine::Impl::alone(std::unique_lock<std::mutex>& lock, const Device& device, const TunePolicy& policy) {
   if (jit::capturing(device, nullptr))
-    throw Error(ErrorCode::would_tune, "stream", "capturing", "measuring cannot be part of a capture");
+    throw Error(ErrorCode::would_tune, "stream", "capturing",
+                "must not be capturing: measuring cannot be part of a capture");
   // Polled rather than timed: ThreadSanitizer does not see std::timed_mutex, and a search takes seconds.
   lock = std::unique_lock(measuring, std::defer_lock);
   for (; !lock.try_lock(); std::this_thread::sleep_for(std::chrono::milliseconds(10)))
@@ -269,8 +270,7 @@ Problem Engine::packed_for(const Problem& problem, const Arch& arch) const { ret
 
 void Engine::pack(const Problem& packed, const Device& device, Stream stream, Operand from, MutableOperand to) {
   const std::optional<Repack> repack = packed.operation().repack(packed);
-  if (!repack)
-    throw Error(ErrorCode::invalid_argument, "pack", "none", "a problem with packed weights: see Engine::packed()");
+  if (!repack) throw must_be("pack", "none", "tiles or panels: pass the problem that Engine::packed() returns");
   const Problem& problem = repack->problem;
   prepare(problem, device, stream).launch(stream, repack->arguments(from, to), problem.rows(), problem.cols());
 }

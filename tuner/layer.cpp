@@ -12,6 +12,7 @@
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
 
+#include "support/must_be.h"
 #include "tuner/engine_impl.h"
 #include "tuner/workspaces.h"
 
@@ -46,8 +47,9 @@ bool has_global(const Format& format) { return stream_bytes(format, StreamName::
 // x in its format by a launch of its own, each of whose rows has `cols` elements.
 Problem cast_of(const Format& from, const Format& to, Global global, std::int64_t cols) {
   if (has_global(to) && global == Global::div)
-    throw Error(ErrorCode::unsupported, "x_from", std::string(from.name()),
-                "none where global=div: a cast multiplies by the factor of the tensor; pass x in its format");
+    throw Error(
+        ErrorCode::unsupported, "x_from", std::string(from.name()),
+        "is not supported with global=div, since a cast multiplies by the tensor's factor; pass x in its format");
   Cast cast{from, to, 1, cols};
   return cast;
 }
@@ -56,7 +58,7 @@ LayerProblems problems_of(Gemm g, const Arch& arch, const LayerOptions& options)
   if (!g.groups) g.m = 1;
   const bool casts = options.x_from && !(*options.x_from == g.x);
   if (casts && g.x_from && !(*g.x_from == *options.x_from))
-    refuse_x_from(*options.x_from, fmt::format("{}, which the problem has, or none", g.x_from->name()));
+    refuse_x_from(*options.x_from, fmt::format("must be {}, as in the problem, or none", g.x_from->name()));
   if (g.x_from || (casts && arch.cpu)) {  // quantized within every launch
     if (casts) g.x_from = options.x_from;
     return {options.pack ? packed(g, arch) : Problem(g)};
@@ -90,12 +92,12 @@ LayerProblems problems_of(Conv c, const Arch& arch, const LayerOptions& options)
 LayerProblems layer_problems(const Problem& problem, const Arch& arch, const LayerOptions& options) {
   if (options.x_from) {
     const std::string_view name = options.x_from->name();
-    if (name != "f32" && name != "f16" && name != "bf16") refuse_x_from(*options.x_from, "f32, f16 or bf16");
+    if (name != "f32" && name != "f16" && name != "bf16") refuse_x_from(*options.x_from, "must be f32, f16 or bf16");
   }
   LayerProblems out = [&] {
     if (const Gemm* g = problem.as<Gemm>()) return problems_of(*g, arch, options);
     if (const Conv* c = problem.as<Conv>()) return problems_of(*c, arch, options);
-    throw Error(ErrorCode::invalid_argument, "problem", problem.text(), "a gemm or a conv");
+    throw must_be("problem", problem.text(), "a gemm or a conv");
   }();
   if (const std::optional<Repack> repack = out.main.operation().repack(out.main)) out.repack = repack->problem;
   return out;
@@ -133,8 +135,8 @@ struct Layer::Impl {
   // Where a launch finds x in its format, after the cast of `rows` rows of floats.
   Operand quantize(Stream stream, const Operand& given, std::int64_t rows, void* scratch) const {
     if (!scratch)
-      throw Error(ErrorCode::invalid_argument, "scratch", "null",
-                  fmt::format("memory of scratch_bytes({}) = {} bytes", rows, scratch_bytes(rows)));
+      throw must_be("scratch", "null",
+                    fmt::format("memory of at least {1} bytes, as scratch_bytes({0}) says", rows, scratch_bytes(rows)));
     CastArgs args;
     args.x.data = given.data;
     args.y.data = scratch;
@@ -156,7 +158,7 @@ struct Layer::Impl {
   template <class Args>
   void fill_in(Stream stream, Args& args) const {
     if (!args.w.data) {
-      if (!loaded.data) throw Error(ErrorCode::invalid_argument, "w.data", "null", "weights, or load() before");
+      if (!loaded.data) throw must_be("w.data", "null", "the weights, unless load() was called before");
       args.w = loaded;
     }
     if (workspace && !args.workspace) args.workspace = workspaces->of(device, stream, workspace);
@@ -194,7 +196,7 @@ void Layer::pack(Stream stream, Operand from, MutableOperand to) const {
 }
 
 void Layer::load(Stream stream, Operand w) {
-  if (!w.data) throw Error(ErrorCode::invalid_argument, "w.data", "null", "the weights' device memory");
+  if (!w.data) throw must_be("w.data", "null", "the weights' device memory");
   Operand loaded = w;
   if (packed()) {
     Memory data(impl_->device, weight_bytes(StreamName::data));
@@ -221,10 +223,10 @@ void Layer::launch(Stream stream, const GemmArgs& given, void* scratch) const {
     return;
   }
   if (layer.cast) {
-    if (args.m < 0) throw Error(ErrorCode::invalid_argument, "m", fmt::format("{}", args.m), "0 or more rows");
+    if (args.m < 0) throw must_be("m", fmt::format("{}", args.m), "0 or more");
     if (args.ldx != 0 && args.ldx != layer.cols)
-      throw Error(ErrorCode::invalid_argument, "ldx", fmt::format("{}", args.ldx),
-                  fmt::format("0, or k = {}: rows of floats that are quantized lie side by side", layer.cols));
+      throw must_be("ldx", fmt::format("{}", args.ldx),
+                    fmt::format("0 or k={}: rows of floats that are quantized lie side by side", layer.cols));
     args.x = layer.quantize(stream, given.x, args.m, scratch);
     args.ldx = 0;
   }

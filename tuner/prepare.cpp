@@ -56,10 +56,11 @@ void Engine::Impl::forbid_compiling(const Source& source, const std::string& key
                                                               : " as NVRTC " + compiler + " compiles it");
   if (!options.compile)
     throw Error(ErrorCode::would_tune, "options.compile", "false",
-                fmt::format("{}; stored for it: {}; prewarm it, or allow compiling", missing, stored_for(key, device)));
+                fmt::format("is set, and {}; stored for it: {}; prewarm it, or allow compiling", missing,
+                            stored_for(key, device)));
   if (jit::capturing(device, nullptr))
     throw Error(ErrorCode::would_tune, "stream", "capturing",
-                fmt::format("{}; call prepare() before the capture", missing));
+                fmt::format("must not be capturing: {}; call prepare() before the capture", missing));
 }
 
 std::vector<tuner::BinaryPtr> Engine::Impl::build_all(const std::vector<Source>& sources,

@@ -41,13 +41,13 @@ void read_lines(std::istream& stream, const std::string& name, const std::functi
     const std::string where = fmt::format("{}:{}", name, number);
     if (stream.fail())
       throw Error(ErrorCode::invalid_argument, "workload", where,
-                  fmt::format("a line has at most {} characters", kLongestLine));
+                  fmt::format("has a line of more than {} characters", kLongestLine));
     bytes += static_cast<std::size_t>(stream.gcount());
     if (bytes > kMostBytes)
-      throw Error(ErrorCode::too_large, "workload", where, fmt::format("a workload has at most {} bytes", kMostBytes));
+      throw Error(ErrorCode::too_large, "workload", where, fmt::format("has more than {} bytes", kMostBytes));
     take(buffer.substr(0, static_cast<std::size_t>(stream.gcount()) - !stream.eof()), number);
   }
-  if (stream.bad()) throw Error(ErrorCode::io, "workload", name, "could not be read to its end");
+  if (stream.bad()) throw Error(ErrorCode::io, "workload", name, "cannot be read to its end");
 }
 
 // A line without its comment, surrounding space and the byte order mark that some editors write first.
@@ -69,7 +69,7 @@ std::vector<Problem> read_workload(std::istream& stream, const std::string& name
     try {
       problems.push_back(Problem::parse(text));
     } catch (const Error& e) {
-      throw Error(e.code(), "workload", fmt::format("{}:{}", name, number), e.what());
+      throw Error(e.code(), "workload", fmt::format("{}:{}", name, number), std::string("has an error: ") + e.what());
     }
   });
   return problems;

@@ -276,10 +276,10 @@ std::unique_ptr<Layer> open_memory(std::int64_t cap) {
 std::unique_ptr<Layer> open_source(const std::string& named) {
   std::error_code missing;
   const std::string path = std::filesystem::canonical(named, missing).string();
-  if (missing) throw Error(ErrorCode::io, "store", named, missing.message());
+  if (missing) throw Error(ErrorCode::io, "store", named, "cannot be opened: " + missing.message());
   const auto kind = std::filesystem::status(path, missing);
   if (kind.type() != std::filesystem::file_type::regular) {
-    throw Error(ErrorCode::io, "store", named, "a regular file, not a directory, FIFO, socket or device");
+    throw Error(ErrorCode::io, "store", named, "must be a regular file, not a directory, FIFO, socket or device");
   }
   try {
     OpenRequest request;
@@ -287,9 +287,9 @@ std::unique_ptr<Layer> open_source(const std::string& named) {
     request.check = true;
     return open_reading(request, path, IfInUse::copy);
   } catch (const Damaged& damage) {
-    throw Error(ErrorCode::io, "store", path, damage.what);
+    throw Error(ErrorCode::io, "store", path, "cannot be used: " + std::string(damage.what));
   } catch (const std::runtime_error& error) {
-    throw Error(ErrorCode::io, "store", path, error.what());
+    throw Error(ErrorCode::io, "store", path, std::string("cannot be used: ") + error.what());
   }
 }
 

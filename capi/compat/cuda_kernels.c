@@ -60,7 +60,7 @@ static tw_status failed(tw_status status, tw_error* error) {
 }
 
 static tw_status refused(const char* field, const char* value, const char* allowed) {
-  snprintf(message, sizeof message, "%s = %s: %s", field, value, allowed);
+  snprintf(message, sizeof message, "%s must be %s (got %s)", field, allowed, value);
   return TW_INVALID_ARGUMENT;
 }
 
@@ -175,7 +175,7 @@ static tw_status find_kernel(const call* c, const char* text, tw_kernel** kernel
     }
   }
   prepared* p = calloc(1, sizeof *p);
-  if (!p) return refused("memory", "none", "memory of the host for a kernel's entry"), TW_OUT_OF_MEMORY;
+  if (!p) return refused("memory", "none", "available for a kernel's entry"), TW_OUT_OF_MEMORY;
   tw_error* error = NULL;
   tw_problem* problem = NULL;
   tw_status s;
@@ -205,7 +205,7 @@ static tw_status find_memory(const call* c, int which, size_t bytes, void** data
   while (found && (found->device != c->device || found->stream != c->stream)) found = found->next;
   if (!found) {
     found = calloc(1, sizeof *found);
-    if (!found) return refused("memory", "none", "memory of the host for a stream's entry"), TW_OUT_OF_MEMORY;
+    if (!found) return refused("memory", "none", "available for a stream's entry"), TW_OUT_OF_MEMORY;
     tw_device_retain(c->device);
     found->device = c->device, found->stream = c->stream, found->next = scratches;
     scratches = found;

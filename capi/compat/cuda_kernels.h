@@ -22,7 +22,7 @@ extern "C" {
  * environment's options, and device 0. */
 TW_API void cuda_kernels_use(tw_engine* engine, tw_device* device);
 
-/* What the calling thread's latest failure said, "FIELD = VALUE: ALLOWED"; "" if none failed. */
+/* What the calling thread's latest failure said, a sentence; "" if none failed. */
 TW_API const char* cuda_kernels_last_error(void);
 
 /* C [M, N] = trunc(A [M, K] B [K, N] scale_a scale_b scale_c): sums exact, scaled from left to right in single

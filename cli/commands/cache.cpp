@@ -29,7 +29,7 @@ Store open(const Context& context, bool must_exist, bool read_only, StoreOptions
   const Options options = context.options();
   need_cache(options);
   if (must_exist && !std::filesystem::exists(options.cache))
-    throw Error(ErrorCode::io, "--cache", options.cache, "no such file");
+    throw Error(ErrorCode::io, "--cache", options.cache, "does not exist");
   StoreOptions store;
   store.path = options.cache;
   store.shipped = options.shipped;
@@ -197,7 +197,7 @@ void print_merged(const MergeReport& r, const std::string& file) {
 
 int run_merge(const Context& context, const CacheArgs& args, bool everything) {
   for (const std::string& file : args.files)  // before anything is taken
-    if (!std::filesystem::exists(file)) throw Error(ErrorCode::io, "file", file, "no such file");
+    if (!std::filesystem::exists(file)) throw Error(ErrorCode::io, "file", file, "does not exist");
   Store store = open(context, false, false);
   need_file(store);
   MergeReport all;

@@ -117,8 +117,8 @@ ChannelAxis axis_of(const FileArray& a, const CalibrateArgs& args) {
   const int axis = args.axis < 0 ? args.axis + rank : args.axis;
   if (axis < 0 || axis >= rank)
     throw Error(ErrorCode::invalid_argument, "--channels", std::to_string(args.axis),
-                rank == 0 ? "the array has no axes: it is one element"
-                          : fmt::format("the array has {} axes: {} to {}", rank, -rank, rank - 1));
+                rank == 0 ? "must be left out: the array is one element"
+                          : fmt::format("must be one of the array's {} axes: {} to {}", rank, -rank, rank - 1));
   ChannelAxis found{a.shape[static_cast<std::size_t>(axis)], 1};
   if (a.elements() == 0) return found;  // its extents are any that have a 0 among them
   for (auto i = static_cast<std::size_t>(axis) + 1; i < a.shape.size(); ++i) found.inner *= a.shape[i];
@@ -130,7 +130,7 @@ void observe_array(Observer& observer, const FileArray& a, const ChannelAxis& ax
   if (!a.model) {
     npy.emplace(Npy::open(a.file));
     if (npy->bytes() != a.bytes || npy->shape() != a.shape || npy->format() != a.format)
-      throw Error(ErrorCode::io, "file", a.file, "has changed while it was read");
+      throw Error(ErrorCode::io, "file", a.file, "changed while it was read");
   }
   std::vector<std::byte> bytes;
   for (std::uint64_t first = 0; first < a.elements(); first += kChunkElements) {

@@ -37,7 +37,7 @@ std::vector<ModelTensor> tensors_of(const std::string& path) {
       if (file.path().extension() == ".safetensors") files.push_back(file.path().string());
     std::sort(files.begin(), files.end());
     if (files.empty())
-      throw Error(ErrorCode::invalid_argument, "MODEL", path, "has no .safetensors file; name a folder with some");
+      throw Error(ErrorCode::invalid_argument, "MODEL", path, "has no .safetensors file; name a folder that has");
     for (const std::string& file : files) add_safetensors(file, tensors);
   } else if (path.ends_with(".gguf")) {
     const Gguf file = Gguf::open(path);

@@ -83,7 +83,7 @@ Source source_for(const Problem& problem, const Arch& target, const PlanArgs& ar
   const Family& f = family(problem.op(), candidate.family);
   std::string why = f.why_not(problem, target);
   if (why.empty()) why = f.illegal(problem, target, candidate);
-  if (!why.empty()) throw Error(ErrorCode::invalid_argument, "--candidate", args.candidate, why);
+  if (!why.empty()) throw Error(ErrorCode::invalid_argument, "--candidate", args.candidate, "is not legal: " + why);
   return f.source(problem, target, candidate);
 }
 
@@ -96,10 +96,11 @@ std::string compile_command(const CpuTarget& target, const std::string& file, co
 void write_file(const std::filesystem::path& path, std::string_view text) {
   std::error_code failed;
   std::filesystem::create_directories(path.parent_path(), failed);
-  if (failed) throw Error(ErrorCode::io, "--dir", path.parent_path().string(), "cannot be made: " + failed.message());
+  if (failed)
+    throw Error(ErrorCode::io, "--dir", path.parent_path().string(), "cannot be created: " + failed.message());
   std::ofstream file(path, std::ios::binary);
   file << text;
-  if (!file.flush()) throw Error(ErrorCode::io, "--dir", path.string(), "could not be written");
+  if (!file.flush()) throw Error(ErrorCode::io, "--dir", path.string(), "cannot be written");
 }
 
 int run_emit(const Context& context, const PlanArgs& args) {
@@ -111,7 +112,7 @@ int run_emit(const Context& context, const PlanArgs& args) {
   const Source source = source_for(problem, target, args, engine);
   if (source.text.empty())
     throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + target.name,
-                source.name + " computes it, which is built into the library and has no source that is compiled");
+                "has no source to compile: " + source.name + " computes it, which is built into the library");
   const std::filesystem::path directory = args.directory;
   const std::string file = target.cpu ? "kernel.ll" : "kernel.cu";
   if (!args.directory.empty()) {

@@ -58,13 +58,13 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
   const auto refuse = [&](const std::string& allowed) {
     throw Error(ErrorCode::invalid_argument, "--rivals", file, allowed);
   };
-  if (!std::filesystem::is_regular_file(file)) throw Error(ErrorCode::io, "--rivals", file, "no such file");
+  if (!std::filesystem::is_regular_file(file)) throw Error(ErrorCode::io, "--rivals", file, "does not exist");
   std::ifstream stream(file);
   const Json json = Json::parse(stream, nullptr, false);
   const std::string op(problem.op());
   if (json.is_discarded() || !json.is_object() || !json.contains("results") || !json["results"].is_object() ||
       !json["results"].contains(op) || !json["results"][op].is_array())
-    refuse(fmt::format("JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
+    refuse(fmt::format("must be JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
   std::string others;
   for (const Json& row : json["results"][op]) {
     if (!row.is_object() || !row.contains("problem") || !row["problem"].is_string()) continue;
@@ -73,14 +73,16 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
       others += (others.empty() ? "" : "; ") + theirs.text();
       continue;
     }
-    if (!row.contains("points") || !row["points"].is_array()) refuse("a list \"points\" for " + theirs.text());
+    if (!row.contains("points") || !row["points"].is_array())
+      refuse("must have a list \"points\" for " + theirs.text());
     for (const Json& point : row["points"]) {
       const auto number = [&](const std::string& name) {
         if (!point.is_object() || !point.contains(name) || !point[name].is_number()) return 0.0;
         return point[name].get<double>();
       };
       const double rows = number(rows_name), us = number("us"), rival_us = number("rival_us");
-      if (!(rows >= 1 && us > 0)) refuse(fmt::format("points with positive numbers \"{}\" and \"us\"", rows_name));
+      if (!(rows >= 1 && us > 0))
+        refuse(fmt::format("must have points with positive numbers \"{}\" and \"us\"", rows_name));
       if (rows > kMostStepRows) continue;
       const auto name = [&](const char* field) {
         return point.contains(field) && point[field].is_string() ? point[field].get<std::string>() : field;
@@ -90,7 +92,7 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
     }
     return times;
   }
-  refuse("times of this problem; the file has " + (others.empty() ? "none of any" : others));
+  refuse("must have times of this problem; the file has " + (others.empty() ? "none of any" : others));
 }
 
 Json json_of(const std::vector<TimedRows>& points, const std::string& rows_name) {
@@ -105,9 +107,9 @@ int run_plot(const Context& context, const PlotArgs& args) {
   options.cache_read_only = true;
   Problem problem = args.problem.parse();
   if (problem.fixed_rows())
-    throw Error(
-        ErrorCode::invalid_argument, "PROBLEM", problem.text(),
-        fmt::format("one whose number of rows varies from launch to launch; that of {} does not", problem.op()));
+    throw Error(ErrorCode::invalid_argument, "PROBLEM", problem.text(),
+                fmt::format("must be one whose number of rows varies from launch to launch; that of {} does not",
+                            problem.op()));
   refuse_input("--output", args.output, std::span(&args.rivals, 1));
   const Device device = device_or_cpu(args.device, options, "plot");
   tell_of_cpu(args.device, device);
@@ -119,7 +121,7 @@ int run_plot(const Context& context, const PlotArgs& args) {
   std::erase_if(ranges, [](const RowRange& r) { return r.first > kMostStepRows; });
   if (std::none_of(ranges.begin(), ranges.end(), [](const RowRange& r) { return r.measured; }))
     throw Error(ErrorCode::invalid_argument, "PROBLEM", problem.text(),
-                fmt::format("one with a stored choice, and {} has none of it for {}; make one by: tilewright tune "
+                fmt::format("must have a stored choice, and {} has none of it for {}; make one with: tilewright tune "
                             "--all-m \"{}\"",
                             engine.options().cache, device.name(), problem.text()));
   const Roofline rates = roofline_of(problem, device, ranges);

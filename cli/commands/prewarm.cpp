@@ -184,7 +184,7 @@ int run_prewarm(const Context& context, const PrewarmArgs& args) {
   need_cache(options);
   if (options.cache == ":memory:")
     throw Error(ErrorCode::invalid_argument, "--cache", options.cache,
-                "a file, in which the kernels outlive this process");
+                "must be a file, in which the kernels outlive this process");
   Engine engine(std::move(options));
   std::vector<std::string> warnings;
   const PrewarmReport report = prewarm(engine, problems, archs, args, warnings);

@@ -98,7 +98,7 @@ std::unique_ptr<LayerQuantizer> quantizer_of(QuantizeArgs& args) {
       throw Error(ErrorCode::invalid_argument, "--importance", args.importance.front(),
                   "is for encoders of ggml, without --method and --calibration");
     if (!args.policy.encoder.empty() && args.policy.encoder != "ggml")
-      throw Error(ErrorCode::invalid_argument, "--encoder", args.policy.encoder, "ggml, with --importance");
+      throw Error(ErrorCode::invalid_argument, "--encoder", args.policy.encoder, "must be ggml with --importance");
     return importance_weighted(Format::parse(args.policy.format), args.importance, training.fallback);
   }
   if (training.method == "rtn" && training.calibration.empty()) return nullptr;

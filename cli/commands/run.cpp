@@ -130,14 +130,15 @@ std::optional<Device> device_for(const RunArgs& args, const Options& options, co
 int run_run(const Context& context, const RunArgs& args) {
   Problem problem = args.problem.parse();
   if (args.model.empty() != args.tensor.empty())
-    throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "", "needed with the other");
+    throw Error(ErrorCode::invalid_argument, args.model.empty() ? "--model" : "--tensor", "",
+                "must be given with the other");
   if (problem.min_bytes() > kMostBytes)
     throw Error(ErrorCode::too_large, "problem", problem.text(),
-                fmt::format("run checks at most {:g} bytes in all operands", kMostBytes));
+                fmt::format("is too large: run checks at most {:g} bytes in all operands", kMostBytes));
   const Options options = context.options();
   Result result;
   const std::optional<Device> device = device_for(args, options, problem, result.device);
-  if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "a device: " + result.device);
+  if (args.tune && !device) throw Error(ErrorCode::library_missing, "--tune", "", "needs a device: " + result.device);
   if (device)
     problem = as_computed(problem, device->arch());
   else
@@ -149,7 +150,7 @@ int run_run(const Context& context, const RunArgs& args) {
   if (!args.model.empty()) {
     if (task.weights < 0)
       throw Error(ErrorCode::unsupported, "--model", args.model,
-                  fmt::format("left out: {} has no matrix that a tensor may stand in for", problem.op()));
+                  fmt::format("must be left out: {} has no matrix that a tensor may stand in for", problem.op()));
     result.input =
         load_tensor(args.model, args.tensor, task.matrices[static_cast<std::size_t>(task.weights)], host.spans) +
         " of " + args.model;

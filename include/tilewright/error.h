@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Error: what the library throws when a caller asked for something it cannot have.
-// Every error names the field, the value it had, and what is allowed. Immutable; safe to copy between threads.
+// Every error is a sentence about a field and the value it had. Immutable; safe to copy between threads.
 #pragma once
 
+#include <algorithm>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -41,9 +42,11 @@ inline const char* to_string(ErrorCode code) {
 
 class TILEWRIGHT_EXPORT Error : public std::runtime_error {
  public:
-  // message: "FIELD = VALUE: ALLOWED". `allowed` says what would have been accepted, or what to do.
+  // `allowed` is the predicate of a sentence whose subject is the field: what the field must be, or what is wrong with
+  // the value and what to do. The message has both: "k must be a multiple of 32 (got 100): ...", "x_from=f16 is not
+  // supported".
   Error(ErrorCode code, std::string field, std::string value, std::string allowed)
-      : std::runtime_error(field + (value.empty() ? "" : " = " + value) + ": " + allowed),
+      : std::runtime_error(sentence(field, value, allowed)),
         code_(code),
         field_(std::move(field)),
         value_(std::move(value)),
@@ -55,6 +58,17 @@ class TILEWRIGHT_EXPORT Error : public std::runtime_error {
   const std::string& allowed() const noexcept { return allowed_; }
 
  private:
+  static std::string sentence(const std::string& field, const std::string& value, const std::string& allowed) {
+    if (value.empty()) return field + " " + allowed;
+    const bool demand = allowed.starts_with("must "), failure = allowed.starts_with("failed");
+    if (demand || failure) {  // the value follows the first clause
+      const std::size_t end = std::min({allowed.find("; "), allowed.find(": "), allowed.size()});
+      return field + " " + allowed.substr(0, end) + (demand ? " (got " : " (") + value + ")" + allowed.substr(end);
+    }
+    const bool words = field.find(' ') == std::string::npos && value.find_first_of(" /=") == std::string::npos;
+    return field + (words ? "=" : " ") + value + " " + allowed;
+  }
+
   ErrorCode code_;
   std::string field_, value_, allowed_;
 };
@@ -63,7 +77,7 @@ class TILEWRIGHT_EXPORT Error : public std::runtime_error {
 class TILEWRIGHT_EXPORT CompileError : public Error {
  public:
   CompileError(std::string name, std::string target, std::string options, std::string source, std::string log)
-      : Error(ErrorCode::compile_failed, "source " + name, target, log.substr(0, 400)),
+      : Error(ErrorCode::compile_failed, "source " + name, target, "cannot be compiled: " + log.substr(0, 400)),
         options_(std::move(options)),
         source_(std::move(source)),
         log_(log.substr(0, 4096)) {}

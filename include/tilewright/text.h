@@ -17,7 +17,7 @@ TILEWRIGHT_EXPORT bool is_printable(std::string_view text, bool lines = false);
 // The text with every byte of what is_printable(text, true) refuses written as "\xNN".
 TILEWRIGHT_EXPORT std::string printable(std::string_view text);
 
-// What an Error allows where `name` is not one of a list: "one of a b c; did you mean b?"
+// What an Error allows where `name` is not one of a list: "must be one of a b c; did you mean b?"
 TILEWRIGHT_EXPORT std::string one_of(std::span<const std::string_view> names, std::string_view name);
 
 }  // namespace tilewright

@@ -55,12 +55,12 @@ TW_API const char* tw_status_name(tw_status status); /* "invalid_argument" */
 
 typedef struct tw_error tw_error;
 TW_API tw_status tw_error_status(const tw_error* error);
-TW_API const char* tw_error_message(const tw_error* error); /* "FIELD = VALUE: ALLOWED" */
+TW_API const char* tw_error_message(const tw_error* error); /* "k must be a multiple of 32 (got 100)" */
 TW_API const char* tw_error_field(const tw_error* error);
 TW_API const char* tw_error_value(const tw_error* error);
-TW_API const char* tw_error_allowed(const tw_error* error);
-TW_API const char* tw_error_log(const tw_error* error);    /* of the compiler; "" if it was not that */
-TW_API const char* tw_error_source(const tw_error* error); /* the text it refused; "" likewise */
+TW_API const char* tw_error_allowed(const tw_error* error); /* "must be a multiple of 32" */
+TW_API const char* tw_error_log(const tw_error* error);     /* of the compiler; "" if it was not that */
+TW_API const char* tw_error_source(const tw_error* error);  /* the text it refused; "" likewise */
 TW_API void tw_error_release(tw_error* error);
 /* What the calling thread's latest failure said; null if none failed. Valid until the thread's next failure. */
 TW_API const tw_error* tw_last_error(void);

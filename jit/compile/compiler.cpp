@@ -60,7 +60,8 @@ std::vector<std::string> all_options(const Source& source, const Arch& arch, con
   }
   for (const auto& option : source.options) {
     if (starts_with_any(option, {"--gpu-architecture", "-arch"}))
-      throw Error(ErrorCode::invalid_argument, "source.options", option, "the target comes from the Arch argument");
+      throw Error(ErrorCode::invalid_argument, "source.options", option,
+                  "is not allowed: the target comes from the Arch argument");
     if (option == kMinimal && nvrtc.version() < kHasMinimal) continue;
     all.push_back(option);
   }
@@ -78,7 +79,7 @@ int capability(std::string_view name) {
 [[noreturn]] void throw_too_old(const Nvrtc& nvrtc, const Arch& arch) {
   throw Error(
       ErrorCode::library_missing, "libnvrtc", nvrtc.version_text(),
-      fmt::format("too old or too new for {}: {} compiles for sm_{}. sm_90a needs 12.0, sm_100a and sm_120a 12.8",
+      fmt::format("is too old or too new for {}: {} compiles for sm_{}; sm_90a needs 12.0, sm_100a and sm_120a 12.8",
                   arch.name, nvrtc.path(), fmt::join(nvrtc.archs(), ", sm_")));
 }
 
@@ -91,7 +92,7 @@ void check_target(const Nvrtc& nvrtc, const Arch& arch) {
 [[noreturn]] void throw_failure(const Nvrtc& nvrtc, const Source& source, const Arch& arch, int result,
                                 const std::vector<std::string>& options, std::string log) {
   if (result == Nvrtc::kBuiltinFailure)
-    throw Error(ErrorCode::library_missing, "libnvrtc-builtins", nvrtc.version_text(), log);
+    throw Error(ErrorCode::library_missing, "libnvrtc-builtins", nvrtc.version_text(), "cannot be used: " + log);
   if (result == Nvrtc::kInvalidOption && contains(log, "--gpu-architecture")) throw_too_old(nvrtc, arch);
   if (log.empty()) log = nvrtc.error_text(result);
   throw CompileError(source.name, arch.name, fmt::format("{}", fmt::join(options, " ")), source.text, std::move(log));
@@ -165,7 +166,7 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
   if (!elf_has_entry(binary.image, source.entry))
     throw Error(
         ErrorCode::compile_failed, "source " + source.name, source.entry,
-        fmt::format("no such kernel in the result, which has: {}. An extern \"C\" __global__ function is needed",
+        fmt::format("is not a kernel of the result, which has: {}; it must be an extern \"C\" __global__ function",
                     fmt::join(elf_entries(binary.image), ", ")));
   binary.resources = parse_resources(log, source.entry);
   binary.log = without_statistics(log, kLogLimit);

@@ -45,7 +45,8 @@ Compiling::Compiling() : counted_(state().process == ::getpid()) {
   if (!counted_) return;
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  if (s.exiting) throw Error(ErrorCode::would_tune, "process", "exiting", "compile before the process exits");
+  if (s.exiting)
+    throw Error(ErrorCode::would_tune, "process", "exiting", "must not be exiting: compile before the process exits");
   ++s.compiles;
   ++own_compiles;
 }

@@ -199,15 +199,15 @@ void* find_nvrtc(const std::string& path, const NvrtcPlaces& places) {
   if (path.empty()) {
     if (void* library = search_everywhere(search, places)) return library;
     throw Error(ErrorCode::library_missing, "libnvrtc", "",
-                fmt::format("not found. Install a CUDA toolkit or the Python package nvidia-cuda-nvrtc, or set "
+                fmt::format("was not found; install a CUDA toolkit or the Python package nvidia-cuda-nvrtc, or set "
                             "TILEWRIGHT_NVRTC (Options::nvrtc) to libnvrtc.so.13 or to a directory that holds it. {}",
                             search.report()));
   }
   void* library = fs::is_directory(path, failed) ? search.open_under(path) : search.open(path);
   if (library) return library;
   throw Error(ErrorCode::library_missing, "libnvrtc", path,
-              fmt::format("TILEWRIGHT_NVRTC (Options::nvrtc) names a libnvrtc or a directory that holds one: {}",
-                          search.failures().empty() ? path + "/libnvrtc.so.*: no such file"
+              fmt::format("must be a libnvrtc, or a directory that holds one (TILEWRIGHT_NVRTC, Options::nvrtc): {}",
+                          search.failures().empty() ? path + "/libnvrtc.so.* does not exist"
                                                     : fmt::format("{}", fmt::join(search.failures(), "; "))));
 }
 

@@ -44,7 +44,7 @@ void Nvrtc::bind(void* library) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
     if (function) return;
     throw Error(ErrorCode::library_missing, "libnvrtc", path_,
-                fmt::format("has no function {}: NVRTC 11.2 or newer is needed", name));
+                fmt::format("has no function {}; install NVRTC 11.2 or newer", name));
   };
   int (*get_version)(int*, int*) = nullptr;
   load(get_version, "nvrtcVersion");
@@ -92,7 +92,7 @@ void Nvrtc::load_builtins() const {
   if (load(name)) return;
   throw Error(
       ErrorCode::library_missing, name, "",
-      fmt::format("not found, but {} (version {}) needs it beside itself. Tried: {}{}{}", path_, version_text(),
+      fmt::format("was not found, and {} (version {}) needs it beside itself; tried: {}{}{}", path_, version_text(),
                   fmt::join(tried, "; "), others.empty() ? "" : ". Of another version: ", fmt::join(others, ", ")));
 }
 
@@ -122,7 +122,9 @@ Program::Program(const Nvrtc& nvrtc, const std::string& text, const std::string&
     : nvrtc_(nvrtc) {
   const int result =
       nvrtc.create(&program_, text.c_str(), name.c_str(), static_cast<int>(texts.size()), texts.data(), names.data());
-  if (result != 0) throw Error(ErrorCode::compile_failed, "source " + name, "", nvrtc.error_text(result));
+  if (result != 0)
+    throw Error(ErrorCode::compile_failed, "source " + name, "",
+                "cannot be compiled: " + std::string(nvrtc.error_text(result)));
 }
 
 int Program::compile(const std::vector<std::string>& options) {

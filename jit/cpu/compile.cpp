@@ -10,6 +10,7 @@
 #include "jit/compile/compiling.h"
 #include "jit/cpu/llvm.h"
 #include "jit/cpu/object.h"
+#include "support/must_be.h"
 
 namespace tilewright::jit::cpu {
 
@@ -22,8 +23,7 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
     binary.host = source.host;
     return binary;
   }
-  if (!source.options.empty())
-    throw Error(ErrorCode::invalid_argument, "source.options", source.options.front(), "none: the target is a CPU");
+  if (!source.options.empty()) throw must_be("source.options", source.options.front(), "none: the target is a CPU");
   const Llvm& llvm = Llvm::open(options.llvm);
   const auto start = std::chrono::steady_clock::now();
   const Compiling compiling;
@@ -32,10 +32,9 @@ Binary compile(const Source& source, const Arch& arch, const CompileOptions& opt
   if (!failure.empty()) throw CompileError(source.name, arch.name, arch.cpu->features, source.text, failure);
   // A compiler may turn code into calls of a C library, which there is not: better known here than at the launch.
   if (const std::string defect = object_defect(binary.image); !defect.empty())
-    throw CompileError(source.name, arch.name, arch.cpu->features, source.text,
-                       "its object cannot be loaded: " + defect);
+    throw CompileError(source.name, arch.name, arch.cpu->features, source.text, "its object " + defect);
   if (!read_object(binary.image).functions.contains(source.entry))
-    throw Error(ErrorCode::compile_failed, "source " + source.name, source.entry, "no such function in the result");
+    throw Error(ErrorCode::compile_failed, "source " + source.name, source.entry, "is not a function of the result");
   binary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return binary;
 }

@@ -27,6 +27,7 @@
 #include "jit/cpu/object.h"
 #include "jit/elf.h"
 #include "jit/kernel.h"
+#include "support/must_be.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -80,7 +81,7 @@ void ask_for_tiles(const std::string& entry) {
   constexpr int kRequest = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
   if (::syscall(SYS_arch_prctl, kRequest, kTileData) == 0) return;
   throw Error(ErrorCode::driver_failed, "kernel", entry,
-              fmt::format("the system refuses the process AMX's registers: {}", std::strerror(errno)));
+              fmt::format("cannot use AMX: the system refuses its registers to the process: {}", std::strerror(errno)));
 #endif
 }
 
@@ -138,7 +139,7 @@ class Scratch {
       memory_ = ::aligned_alloc(kHugePage > bytes ? 4096 : kHugePage, (bytes + kHugePage - 1) / kHugePage * kHugePage);
       if (!memory_)
         throw Error(ErrorCode::driver_failed, "launch", fmt::format("{} bytes", bytes),
-                    "no memory for the quantized rows of x");
+                    "failed: there is no memory for the quantized rows of x");
       size_ = bytes;
     }
     return memory_;
@@ -272,8 +273,8 @@ void launch_parts(const Function& f, const CUlaunchConfig& config, void** parame
 int own_stream = 0;
 
 [[noreturn]] void refuse_stream(CUstream stream) {
-  throw Error(ErrorCode::invalid_argument, "stream", fmt::format("{}", static_cast<const void*>(stream)),
-              "null: a launch on a CPU is complete when it returns");
+  throw must_be("stream", fmt::format("{}", static_cast<const void*>(stream)),
+                "null: a launch on a CPU is complete when it returns");
 }
 
 CUresult launch(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
@@ -457,7 +458,7 @@ const Arch& target_of(const std::string& name) {
     if (name == a->name) return *a;
     names += (names.empty() ? "" : ", ") + std::string(a->name);
   }
-  throw Error(ErrorCode::invalid_argument, "target", name, "this machine's CPU runs " + names);
+  throw must_be("target", name, "one of those that this machine's CPU runs: " + names);
 }
 
 }  // namespace

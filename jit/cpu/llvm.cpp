@@ -170,7 +170,7 @@ Llvm::Llvm(void* library) {
   }
   if (!missing.empty())
     throw Error(ErrorCode::library_missing, "libLLVM", path_,
-                fmt::format("has no function {}: LLVM {} or newer is needed", missing, kOldest));
+                fmt::format("has no function {}; install LLVM {} or newer", missing, kOldest));
   version_ = version_of(library, path_);
   initialize_targets(library);
   f->install_fatal(&on_fatal);
@@ -186,7 +186,7 @@ const Llvm& Llvm::open(const std::string& path) {
   void* library = find(path, tried);
   if (!library)
     throw Error(ErrorCode::library_missing, "libLLVM", path,
-                fmt::format("not found. Install LLVM's library (Debian: libllvm19), or set TILEWRIGHT_LLVM "
+                fmt::format("was not found; install LLVM's library (Debian: libllvm19), or set TILEWRIGHT_LLVM "
                             "(Options::llvm) to it or to a directory that holds it. {}",
                             tried));
   llvm = new Llvm(library);

@@ -27,7 +27,9 @@ constexpr int kMachine = EM_X86_64;
 constexpr std::uint64_t kMostAlign = kPage;
 constexpr std::size_t kMostSections = 256, kMostName = 256;
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorCode::invalid_argument, "binary.image", "", why); }
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, "binary.image", "", "cannot be loaded: " + why);
+}
 
 std::size_t rounded(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
@@ -149,7 +151,7 @@ class Reader {
       if (type == STT_FILE && symbol.st_shndx == SHN_ABS) continue;
       if (symbol.st_shndx == SHN_UNDEF) refuse(fmt::format("undefined symbol {}", name));
       if (symbol.st_shndx >= sections_.size())
-        refuse(fmt::format("symbol {} is in section {:#x}, which there is not", name, symbol.st_shndx));
+        refuse(fmt::format("symbol {} is in nonexistent section {:#x}", name, symbol.st_shndx));
       if (type != STT_NOTYPE && type != STT_OBJECT && type != STT_FUNC && type != STT_SECTION)
         refuse(fmt::format("symbol {} of type {}", name, type));
       if (binding != STB_LOCAL && binding != STB_GLOBAL) refuse(fmt::format("symbol {} of binding {}", name, binding));
@@ -261,7 +263,7 @@ Code::Code(const Object& object) : functions_(object.functions), bytes_(object.b
   if (bytes_ == 0) return;
   const auto failed = [](const char* call) {
     throw Error(ErrorCode::driver_failed, call, std::strerror(errno),
-                "memory for a kernel: this system may forbid executable memory to the process");
+                "failed: a kernel needs memory, and this system may forbid executable memory to the process");
   };
   void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) failed("mmap");

@@ -11,6 +11,7 @@
 #include <tilewright/error.h>
 
 #include "jit/driver.h"
+#include "support/must_be.h"
 #include "support/threads.h"
 
 namespace tilewright::jit::cpu {
@@ -116,8 +117,8 @@ int usable_cpus() {
 Pool::Pool(const CpuOptions& options)
     : threads_(options.threads > 0 ? options.threads : usable_cpus()), parallel_for_(options.parallel_for) {
   if (options.threads < 0 || options.threads > kMostThreads)
-    throw Error(ErrorCode::invalid_argument, "threads", std::to_string(options.threads),
-                fmt::format("0 (as many as this process may use CPUs) to {}", kMostThreads));
+    throw must_be("threads", options.threads,
+                  fmt::format("0 (as many as this process may use CPUs) to {}", kMostThreads));
   fork_count();  // counts from now on
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "quantize/calibration/observation.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -192,7 +193,7 @@ ClipRange range_of(const Observation& o, const Calibration& how, double momentum
 void need_symmetric(const CalibrationTarget& target, Symmetry symmetry) {
   if (target.is_float() && symmetry == Symmetry::asymmetric)
     throw Error(ErrorCode::unsupported, "symmetry", "asymmetric",
-                fmt::format("{} has no zero point: its scale is symmetric", target.name()));
+                fmt::format("is not supported: {} has no zero point, so its scale is symmetric", target.name()));
 }
 
 }  // namespace
@@ -201,9 +202,7 @@ std::string_view name_of(CalibrationMethod method) { return kMethods[static_cast
 
 CalibrationMethod parse_calibration_method(std::string_view name) {
   const auto found = std::find(std::begin(kMethods), std::end(kMethods), name);
-  if (found == std::end(kMethods))
-    throw Error(ErrorCode::invalid_argument, "method", std::string(name),
-                fmt::format("must be one of {}", fmt::join(kMethods, ", ")));
+  if (found == std::end(kMethods)) throw must_be("method", name, fmt::format("one of {}", fmt::join(kMethods, ", ")));
   return static_cast<CalibrationMethod>(found - std::begin(kMethods));
 }
 
@@ -216,8 +215,7 @@ CalibrationTarget CalibrationTarget::parse(std::string_view name) {
       const CalibrationTarget target(Kind::integer, is_signed, bits);
       if (name == target.name()) return target;
     }
-  throw Error(ErrorCode::invalid_argument, "target", std::string(name),
-              "must be int2 to int8, uint2 to uint8, e4m3, e5m2 or e2m1");
+  throw must_be("target", name, "int2 to int8, uint2 to uint8, e4m3, e5m2 or e2m1");
 }
 
 std::string CalibrationTarget::name() const {
@@ -258,11 +256,11 @@ std::vector<double> CalibrationTarget::magnitudes() const {
 std::vector<ClipRange> clip_ranges(const Observer& observer, const Calibration& how) {
   need_symmetric(how.target, how.symmetry);
   if (!(how.percentile > 0 && how.percentile <= 100))
-    throw Error(ErrorCode::invalid_argument, "percentile", fmt::format("{}", how.percentile), "in (0, 100]");
+    throw must_be("percentile", fmt::format("{}", how.percentile), "greater than 0 and at most 100");
   const bool average = how.method == CalibrationMethod::moving_average;
   if (!average && how.method != CalibrationMethod::min_max && observer.options().bins == 0)
     throw Error(ErrorCode::invalid_argument, "bins", "0",
-                fmt::format("the method {} needs a histogram", name_of(how.method)));
+                fmt::format("must not be 0: the method {} needs a histogram", name_of(how.method)));
   std::vector<ClipRange> ranges;
   for (std::size_t i = 0; i < observer.channels().size(); ++i) {
     const Observation& o = observer.channels()[i];
@@ -272,7 +270,7 @@ std::vector<ClipRange> clip_ranges(const Observer& observer, const Calibration& 
                   "must have a number: nothing can be calibrated without");
     if (average && o.batches == 0)
       throw Error(ErrorCode::invalid_argument, what, "no batch that has ended",
-                  "the moving average counts batches: call end_batch()");
+                  "must have a batch that has ended: call end_batch()");
     ranges.push_back(range_of(o, how, observer.options().momentum));
   }
   return ranges;
@@ -283,8 +281,8 @@ ScaleAndZero scale_for(const ClipRange& range, const CalibrationTarget& target, 
   constexpr double kLargest = std::numeric_limits<float>::max();
   const bool finite = std::fabs(range.min) <= kLargest && std::fabs(range.max) <= kLargest;
   if (!finite || range.min > range.max)
-    throw Error(ErrorCode::invalid_argument, "range", fmt::format("[{}, {}]", range.min, range.max),
-                "must be from a least to a largest number, both finite as floats");
+    throw must_be("range", fmt::format("[{}, {}]", range.min, range.max),
+                  "from a least to a largest number, both finite as floats");
   const auto scale = [](double extent, double steps) {
     if (extent == 0) return 1.0f;
     return std::max(static_cast<float>(extent / steps), std::numeric_limits<float>::min());

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "quantize/calibration/observation.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 
@@ -59,13 +60,11 @@ ObserveState DeviceObservation::state() const {
 void DeviceObservation::observe(const void* x, std::int64_t elements, std::int64_t first, std::int64_t inner,
                                 std::int64_t most_blocks, const Launch& launch) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;  // an index and a sign
-  if (elements < 0 || elements > kMost)
-    throw Error(ErrorCode::invalid_argument, "elements", std::to_string(elements), fmt::format("0 to {}", kMost));
-  if (first < 0 || first > kMost - elements)
-    throw Error(ErrorCode::invalid_argument, "first", std::to_string(first), "an index of at least 0");
-  if (inner < 1) throw Error(ErrorCode::invalid_argument, "inner", std::to_string(inner), "at least 1");
+  if (elements < 0 || elements > kMost) throw must_be("elements", elements, fmt::format("0 to {}", kMost));
+  if (first < 0 || first > kMost - elements) throw must_be("first", first, "an index of at least 0");
+  if (inner < 1) throw must_be("inner", inner, "at least 1");
   if (!elements) return;
-  if (!x) throw Error(ErrorCode::invalid_argument, "x", "null", fmt::format("{} elements", elements));
+  if (!x) throw Error(ErrorCode::invalid_argument, "x", "null", fmt::format("must have {} elements", elements));
   const std::int64_t tile = kThreads * kElementsPerThread, blocks = std::min((elements + tile - 1) / tile, most_blocks);
   ObserveArgs args{.x = x, .elements = elements, .first = first, .inner = inner};
   launch(args, blocks);
@@ -87,8 +86,7 @@ Observer DeviceObservation::observed(std::span<const ObserveChannel> channels, s
   if (infinite) {
     const std::uint64_t place = ~infinite;
     const auto element = static_cast<std::int64_t>(place / 2);
-    throw Error(ErrorCode::invalid_argument, fmt::format("element {}", element), place % 2 ? "-inf" : "inf",
-                "must be finite or NaN");
+    throw must_be(fmt::format("element {}", element), place % 2 ? "-inf" : "inf", "finite or NaN");
   }
   Observer observer(options_);
   const auto bins = static_cast<std::size_t>(options_.bins);

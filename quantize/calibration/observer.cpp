@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "quantize/calibration/observation.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -14,15 +15,15 @@ using namespace quantize;
 void check(const ObserverOptions& o) {
   if (o.channels < 1 || o.channels > ObserverOptions::kMostChannels)
     throw Error(o.channels < 1 ? ErrorCode::invalid_argument : ErrorCode::too_large, "channels",
-                std::to_string(o.channels), fmt::format("1 to {}", ObserverOptions::kMostChannels));
+                std::to_string(o.channels), fmt::format("must be 1 to {}", ObserverOptions::kMostChannels));
   const bool power = o.bins > 0 && (o.bins & (o.bins - 1)) == 0;
   if (o.bins != 0 && (!power || o.bins < 256 || o.bins > 65536))
-    throw Error(ErrorCode::invalid_argument, "bins", std::to_string(o.bins), "a power of two from 256 to 65536, or 0");
+    throw must_be("bins", o.bins, "a power of two from 256 to 65536, or 0");
   if (o.channels * o.bins > ObserverOptions::kMostBins)
     throw Error(ErrorCode::too_large, "channels", fmt::format("{} of {} bins", o.channels, o.bins),
-                fmt::format("at most {} bins in all", ObserverOptions::kMostBins));
+                fmt::format("must have at most {} bins in all", ObserverOptions::kMostBins));
   if (!(o.momentum >= 0 && o.momentum < 1))
-    throw Error(ErrorCode::invalid_argument, "momentum", fmt::format("{}", o.momentum), "at least 0 and below 1");
+    throw must_be("momentum", fmt::format("{}", o.momentum), "at least 0 and below 1");
 }
 
 // Joins bins until the width is 2^exponent.
@@ -113,15 +114,14 @@ Observer::Observer(const ObserverOptions& options) : options_(options) {
 void Observer::observe(std::span<const float> values, std::int64_t first, std::int64_t inner) {
   const auto count = static_cast<std::int64_t>(values.size());
   if (first < 0 || first > std::numeric_limits<std::int64_t>::max() - count)
-    throw Error(ErrorCode::invalid_argument, "first", std::to_string(first), "an index of at least 0");
-  if (inner < 1) throw Error(ErrorCode::invalid_argument, "inner", std::to_string(inner), "at least 1");
+    throw must_be("first", first, "an index of at least 0");
+  if (inner < 1) throw must_be("inner", inner, "at least 1");
   const auto channel = [&](std::int64_t i) { return (first + i) / inner % options_.channels; };
   for (std::int64_t i = 0; i < count; ++i)
     if (std::isinf(values[static_cast<std::size_t>(i)]))
-      throw Error(ErrorCode::invalid_argument,
-                  options_.channels == 1 ? fmt::format("element {}", first + i)
-                                         : fmt::format("element {}, of channel {}", first + i, channel(i)),
-                  fmt::format("{}", values[static_cast<std::size_t>(i)]), "must be finite or NaN");
+      throw must_be(options_.channels == 1 ? fmt::format("element {}", first + i)
+                                           : fmt::format("element {}, of channel {}", first + i, channel(i)),
+                    fmt::format("{}", values[static_cast<std::size_t>(i)]), "finite or NaN");
   for (std::int64_t at = 0; at < count;) {
     const std::int64_t run = options_.channels == 1 ? count : std::min(inner - (first + at) % inner, count - at);
     add(channels_[static_cast<std::size_t>(channel(at))],
@@ -132,12 +132,9 @@ void Observer::observe(std::span<const float> values, std::int64_t first, std::i
 
 void Observer::observe(Format format, std::span<const std::byte> bytes, std::int64_t first, std::int64_t inner) {
   const std::string_view name = format.name();
-  if (name != "f32" && name != "f16" && name != "bf16")
-    throw Error(ErrorCode::invalid_argument, "format", std::string(name), "must be f32, f16 or bf16");
+  if (name != "f32" && name != "f16" && name != "bf16") throw must_be("format", name, "f32, f16 or bf16");
   const std::size_t size = name == "f32" ? 4 : 2;
-  if (bytes.size() % size)
-    throw Error(ErrorCode::invalid_argument, "bytes", std::to_string(bytes.size()),
-                fmt::format("must be whole elements of {} bytes", size));
+  if (bytes.size() % size) throw must_be("bytes", bytes.size(), fmt::format("whole elements of {} bytes", size));
   std::vector<float> values(bytes.size() / size);
   format.info().decode({bytes.data(), nullptr, nullptr}, 1, static_cast<std::int64_t>(values.size()), values.data());
   observe(values, first, inner);
@@ -149,11 +146,11 @@ void Observer::end_batch() {
 
 void Observer::merge(const Observer& other) {
   if (options_ != other.options_)
-    throw Error(ErrorCode::invalid_argument, "options",
-                fmt::format("{} channels, {} bins, momentum {}", other.options_.channels, other.options_.bins,
-                            other.options_.momentum),
-                fmt::format("must be those of the observer merged into: {} channels, {} bins, momentum {}",
-                            options_.channels, options_.bins, options_.momentum));
+    throw must_be("options",
+                  fmt::format("{} channels, {} bins, momentum {}", other.options_.channels, other.options_.bins,
+                              other.options_.momentum),
+                  fmt::format("those of the observer merged into: {} channels, {} bins, momentum {}", options_.channels,
+                              options_.bins, options_.momentum));
   end_batch();
   Observer ended = other;
   ended.end_batch();

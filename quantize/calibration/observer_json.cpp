@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "quantize/calibration/observation.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -45,7 +46,7 @@ Json to_json(const Observation& o) {
 class Reader {
  public:
   Reader(const Json& json, std::string name) : json_(json), name_(std::move(name)) {
-    if (!json.is_object()) throw Error(ErrorCode::invalid_argument, name_, json.type_name(), "must be an object");
+    if (!json.is_object()) throw must_be(name_, json.type_name(), "an object");
   }
 
   std::string field(const char* key) const { return fmt::format("{} '{}'", name_, key); }
@@ -166,7 +167,7 @@ Observer Observer::from_json(std::string_view text) {
   try {
     json = Json::parse(text);
   } catch (const Json::exception& e) {  // what is no JSON, or a number beyond double precision
-    throw Error(ErrorCode::invalid_argument, "observer", "", std::string("must be JSON: ") + e.what());
+    throw must_be("observer", "", std::string("JSON: ") + e.what());
   }
   const Reader in(json, "observer");
   if (in.integer("tilewright_observer") != kVersion)

@@ -16,6 +16,7 @@
 
 #include "quantize/rounding/rounding.h"
 #include "support/in_file.h"
+#include "support/must_be.h"
 
 namespace tilewright::quantize {
 namespace {
@@ -46,7 +47,7 @@ Activations::Activations(std::span<const std::string> paths) {
       add_file(path);
   if (arrays_.empty())
     throw Error(ErrorCode::invalid_argument, "calibration", fmt::format("{}", fmt::join(paths, " ")),
-                "at least one array of floats, in .npy or .safetensors files or folders of such");
+                "must have at least one array of floats, in .npy or .safetensors files or folders of such");
   identity_ = sha256_hex(identity_);
 }
 
@@ -55,7 +56,7 @@ void Activations::add_folder(const std::string& path) {
   std::error_code failure;
   for (fs::directory_iterator at(path, failure), end; !failure && at != end; at.increment(failure))
     if (is_array_file(at->path().string())) files.push_back(at->path().string());
-  if (failure) throw Error(ErrorCode::io, "calibration", path, failure.message());
+  if (failure) throw Error(ErrorCode::io, "calibration", path, "cannot be read: " + failure.message());
   std::sort(files.begin(), files.end());
   for (const std::string& file : files) add_file(file);
 }
@@ -71,10 +72,11 @@ void Activations::add_file(const std::string& path) {
       if (t.dtype == "F64" || t.dtype == "F32" || t.dtype == "F16" || t.dtype == "BF16")
         add(t.name, {path, t.dtype == "F64" ? "f64" : std::string(t.format), t.shape, model, &t});
   } else {
-    throw Error(ErrorCode::invalid_argument, "calibration", path, "must be a folder or end in .npy or .safetensors");
+    throw must_be("calibration", path, "a folder or end in .npy or .safetensors");
   }
   struct stat info = {};
-  if (::stat(path.c_str(), &info) != 0) throw Error(ErrorCode::io, "calibration", path, std::strerror(errno));
+  if (::stat(path.c_str(), &info) != 0)
+    throw Error(ErrorCode::io, "calibration", path, std::string("cannot be read: ") + std::strerror(errno));
   identity_ += fmt::format("{} {}.{:09}\n", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 
@@ -96,7 +98,7 @@ bool Activations::has(std::string_view tensor, std::int64_t cols) const {
     if (a.shape.empty() || a.shape.back() != cols)
       throw Error(ErrorCode::invalid_argument, fmt::format("calibration of '{}', {}", printable(tensor), a.file),
                   fmt::format("[{}]", fmt::join(a.shape, ", ")),
-                  fmt::format("rows of {}, which is as wide as the layer's weight", cols));
+                  fmt::format("must have rows of {}, which is as wide as the layer's weight", cols));
     rows += a.rows(cols);
   }
   return rows > 0;
@@ -124,7 +126,7 @@ void Activations::add_rows(Hessian& to, const Array& a, int threads, const std::
   if (!a.model) {
     npy.emplace(Npy::open(a.file));
     if (npy->shape() != a.shape || (npy->format().empty() ? "f64" : npy->format()) != a.format)
-      throw Error(ErrorCode::io, "calibration", a.file, "has changed while the model was quantized");
+      throw Error(ErrorCode::io, "calibration", a.file, "changed while the model was quantized");
   }
   const std::int64_t cols = to.k(), rows = a.rows(cols), row_bytes = cols * size_of(a.format);
   const std::int64_t most = std::max<std::int64_t>(kPieceElements / cols / kPieceRows, 1) * kPieceRows;

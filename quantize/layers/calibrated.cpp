@@ -14,6 +14,7 @@
 #include "quantize/layers/activations.h"
 #include "quantize/rounding/rounding.h"
 #include "quantize/rounding/tiles.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -67,10 +68,11 @@ class Calibrated : public LayerQuantizer {
   }
   void check(std::string_view name, std::int64_t, std::int64_t cols) const override {
     if (!activations_.has(name, cols) && !options_.fallback)
-      throw Error(ErrorCode::invalid_argument, fmt::format("calibration of '{}'", printable(name)), "none",
-                  fmt::format("an array of that name with rows of {}; or skip this tensor, or ask for it to be rounded "
-                              "to nearest. There are: {}",
-                              cols, activations_.names()));
+      throw must_be(
+          fmt::format("calibration of '{}'", printable(name)), "none",
+          fmt::format("an array of that name with rows of {}; or skip this tensor, or ask for it to be rounded "
+                      "to nearest. There are: {}",
+                      cols, activations_.names()));
   }
   std::unique_ptr<QuantizedLayer> begin(const LayerWeights& layer) const override {
     if (!activations_.has(layer.name, layer.cols)) return fallback_->begin(layer);
@@ -114,9 +116,9 @@ class Calibrated : public LayerQuantizer {
 
 std::unique_ptr<LayerQuantizer> post_training(const PostTraining& options) {
   if (options.method != "gptq" && options.method != "awq" && options.method != "rtn")
-    throw Error(ErrorCode::invalid_argument, "method", options.method, "gptq, awq or rtn");
+    throw must_be("method", options.method, "gptq, awq or rtn");
   if (!options.engine != !options.device)
-    throw Error(ErrorCode::invalid_argument, options.engine ? "device" : "engine", "null", "given with the other");
+    throw must_be(options.engine ? "device" : "engine", "null", "given with the other");
   const int encoder = encoder_index(options.format, options.encoder);
   const Rounder checked(options.format, encoder, options.method);
   // What the algorithms refuse whatever the layer, before any file is read.

@@ -18,6 +18,7 @@
 
 #include "quantize/rounding/rounding.h"
 #include "support/in_file.h"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -45,7 +46,7 @@ class Importances {
     }
     if (all_.empty())
       throw Error(ErrorCode::invalid_argument, "importance", files.empty() ? "" : files.front(),
-                  "at least one array of floats, or the sums of an imatrix");
+                  "must have at least one array of floats, or the sums of an imatrix");
   }
 
   // Null if there is none. Throws Error if it is not as wide as the layer.
@@ -54,7 +55,7 @@ class Importances {
     if (found == all_.end()) return nullptr;
     if (static_cast<std::int64_t>(found->second.size()) != cols)
       throw Error(ErrorCode::invalid_argument, fmt::format("importance of '{}'", printable(tensor)),
-                  fmt::format("{} elements", found->second.size()), fmt::format("{}, one a column", cols));
+                  fmt::format("{} elements", found->second.size()), fmt::format("must have {}, one per column", cols));
     return &found->second;
   }
   std::string names() const {
@@ -80,10 +81,10 @@ class Importances {
   void add(const std::string& file, std::string_view name, std::vector<float> values) {
     for (std::size_t i = 0; i < values.size(); ++i)
       if (!(values[i] >= 0 && values[i] <= kMost))
-        throw Error(ErrorCode::invalid_argument, fmt::format("{}: importance of '{}' [{}]", file, printable(name), i),
-                    fmt::format("{}", values[i]), fmt::format("0 to {}", kMost));
+        throw must_be(fmt::format("{}: importance of '{}' [{}]", file, printable(name), i),
+                      fmt::format("{}", values[i]), fmt::format("0 to {}", kMost));
     if (!all_.emplace(layer_of(name), std::move(values)).second)
-      throw Error(ErrorCode::invalid_argument, "importance", file + ": " + printable(name), "given once for a layer");
+      throw must_be("importance", file + ": " + printable(name), "given once for a layer");
   }
   // One element for each column, in one dimension or with others of 1 in front.
   static std::int64_t columns(const std::string& file, std::string_view name, std::span<const std::int64_t> shape) {
@@ -92,7 +93,7 @@ class Importances {
     if (shape.empty() || elements != shape.back() || elements < 1 || elements > kMostColumns)
       throw Error(ErrorCode::invalid_argument, fmt::format("{}: importance of '{}'", file, printable(name)),
                   fmt::format("{} elements in {} dimensions", elements, shape.size()),
-                  fmt::format("one for each column, up to {}", kMostColumns));
+                  fmt::format("must have one for each column, up to {}", kMostColumns));
     return elements;
   }
   static std::vector<float> decode(std::string_view format, std::span<const std::byte> bytes, std::int64_t count) {
@@ -131,7 +132,7 @@ class Importances {
       const std::int64_t count = columns(file, name, shape);  // several, of experts, are not taken
       if (t.format != "f32" || counts.format != "f32" || counts.bytes != sizeof(float))
         throw Error(ErrorCode::unsupported, fmt::format("{}: '{}'", file, printable(t.name)),
-                    fmt::format("{} with {} bytes of counts", t.type_name, counts.bytes), "F32 with one count");
+                    fmt::format("{} with {} bytes of counts", t.type_name, counts.bytes), "must be F32 with one count");
       std::vector<float> values = decode("f32", gguf.read(t), count);
       const float rows = decode("f32", gguf.read(counts), 1).front();
       for (float& v : values) v = rows > 0 ? v / rows : 1;  // as llama-quantize reads them
@@ -171,8 +172,8 @@ class Weighted : public LayerQuantizer {
   }
   void check(std::string_view name, std::int64_t, std::int64_t cols) const override {
     if (!importances_.find(name, cols) && !fallback_)
-      throw Error(
-          ErrorCode::invalid_argument, fmt::format("importance of '{}'", printable(name)), "none",
+      throw must_be(
+          fmt::format("importance of '{}'", printable(name)), "none",
           fmt::format("an array of that name with {} elements; or skip this tensor, or ask for it to be encoded "
                       "without. There are: {}",
                       cols, importances_.names()));
@@ -196,7 +197,7 @@ std::unique_ptr<LayerQuantizer> importance_weighted(Format format, std::span<con
     std::string names;
     for (const Format f : Format::all())
       if (f.info().encode_weighted) names += (names.empty() ? "" : ", ") + std::string(f.name());
-    throw Error(ErrorCode::unsupported, "importance", fmt::format("of {}", format.name()), "one of " + names);
+    throw Error(ErrorCode::unsupported, "importance", fmt::format("of {}", format.name()), "must be one of " + names);
   }
   return std::make_unique<Weighted>(format, files, fallback);
 }

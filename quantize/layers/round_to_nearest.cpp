@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "quantize/rounding/rounding.h"
+#include "support/must_be.h"
 #include "support/threads.h"
 
 namespace tilewright {
@@ -70,8 +71,7 @@ int quantize::encoder_index(Format format, std::string_view name) {
   const auto encoders = format.info().encoders;
   const auto found = name.empty() ? encoders.begin() : std::find(encoders.begin(), encoders.end(), name);
   if (found == encoders.end())
-    throw Error(ErrorCode::invalid_argument, "encoder", std::string(name),
-                fmt::format("one of {} for {}", fmt::join(encoders, ", "), format.name()));
+    throw must_be("encoder", name, fmt::format("one of {} for {}", fmt::join(encoders, ", "), format.name()));
   return static_cast<int>(found - encoders.begin());
 }
 

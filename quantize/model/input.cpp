@@ -17,6 +17,7 @@
 #include <unordered_set>
 
 #include "quantize/model/journal.h"
+#include "support/must_be.h"
 
 namespace tilewright::quantize {
 namespace {
@@ -33,14 +34,13 @@ std::unordered_map<std::string, std::string> read_index(const std::string& path)
   const auto root = nlohmann::json::parse(read_text(path, kIndexBytes), nullptr, false);
   const auto map = root.is_object() ? root.find("weight_map") : root.end();
   if (!root.is_object() || map == root.end() || !map->is_object() || map->empty())
-    throw Error(ErrorCode::invalid_argument, "file", path,
-                "must be JSON with an object weight_map, of files by tensor");
+    throw must_be("file", path, "JSON with an object weight_map, of files by tensor");
   std::unordered_map<std::string, std::string> files;
   for (const auto& [name, file] : map->items()) {
     const std::string value = file.is_string() ? file.get<std::string>() : std::string();
     if (value.empty() || value.find('/') != value.npos || value == "." || value == "..")
-      throw Error(ErrorCode::invalid_argument, "weight_map '" + printable(name) + "'", printable(value),
-                  "must be the name of a file in the index's folder");
+      throw must_be("weight_map '" + printable(name) + "'", printable(value),
+                    "the name of a file in the index's folder");
     files.emplace(name, value);
   }
   return files;
@@ -60,12 +60,11 @@ std::int64_t InputTensor::rows() const {
 }
 
 Input::Input(std::span<const std::string> paths) {
-  if (paths.empty()) throw Error(ErrorCode::invalid_argument, "input", "", "at least one file");
+  if (paths.empty()) throw Error(ErrorCode::invalid_argument, "input", "", "must have at least one file");
   std::unordered_map<std::string, std::string> index;
   for (const std::string& path : paths) {
     if (path.ends_with(".json")) {
-      if (paths.size() > 1)
-        throw Error(ErrorCode::invalid_argument, "input", path, "an index stands alone: it names the files");
+      if (paths.size() > 1) throw must_be("input", path, "the only input: an index names the files");
       index = read_index(path);
       files_.push_back(path);
       std::set<std::string> files;
@@ -73,10 +72,10 @@ Input::Input(std::span<const std::string> paths) {
       for (const std::string& file : files) add_safetensors(folder_of(path) + file);
       for (const auto& [name, file] : index)
         if (std::none_of(tensors_.begin(), tensors_.end(), [&, &n = name](const auto& t) { return t.name == n; }))
-          throw Error(ErrorCode::invalid_argument, "weight_map '" + printable(name) + "'", printable(file),
-                      "must be a file with that tensor");
+          throw must_be("weight_map '" + printable(name) + "'", printable(file), "a file with that tensor");
     } else if (path.ends_with(".gguf")) {
-      if (paths.size() > 1) throw Error(ErrorCode::unsupported, "input", path, "a GGUF file stands alone");
+      if (paths.size() > 1)
+        throw Error(ErrorCode::unsupported, "input", path, "must be the only input, as a GGUF file");
       add_gguf(path);
     } else {
       add_safetensors(path);
@@ -116,7 +115,8 @@ void Input::add_gguf(const std::string& path) {
 void Input::add_identity(const std::string& path) {
   files_.push_back(path);
   struct stat info = {};
-  if (::stat(path.c_str(), &info) != 0) throw Error(ErrorCode::io, "file", path, std::strerror(errno));
+  if (::stat(path.c_str(), &info) != 0)
+    throw Error(ErrorCode::io, "file", path, std::string("cannot be read: ") + std::strerror(errno));
   identity_ += fmt::format("{} {}.{:09}\n", info.st_size, info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
 }
 

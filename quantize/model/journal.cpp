@@ -15,6 +15,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "support/must_be.h"
+
 namespace tilewright::quantize {
 namespace {
 
@@ -25,7 +27,7 @@ constexpr std::uint64_t kMostBytes = 1ull << 30;
 constexpr int kVersion = 1;
 
 [[noreturn]] void throw_errno(const std::string& path) {
-  throw Error(ErrorCode::io, "file", path, std::strerror(errno));
+  throw Error(ErrorCode::io, "file", path, std::string("cannot be written: ") + std::strerror(errno));
 }
 
 void write_all(int fd, std::string_view text, const std::string& path) {
@@ -48,7 +50,7 @@ int open_own(const std::string& path, int flags) {
   if (own && (!(flags & O_TRUNC) || ::ftruncate(fd, 0) == 0)) return fd;
   const int error = errno;
   if (fd >= 0) ::close(fd);
-  if (own) throw Error(ErrorCode::io, "file", path, std::strerror(error));
+  if (own) throw Error(ErrorCode::io, "file", path, std::string("cannot be written: ") + std::strerror(error));
   throw Error(ErrorCode::io, "file", path, "must be a regular file without other names (hard links); remove it");
 }
 
@@ -112,8 +114,8 @@ void Journal::read(const std::string& input, const std::string& options) {
     throw Error(ErrorCode::invalid_argument, "resume", path_,
                 "was made from other input, or the files have changed since: start anew without it");
   if (text_of(head, "options") != options)
-    throw Error(ErrorCode::invalid_argument, "resume", options,
-                fmt::format("{}, as it was begun; or start anew without it", text_of(head, "options")));
+    throw must_be("resume", options,
+                  fmt::format("{}, as it was begun; or start anew without it", text_of(head, "options")));
   while (at < text.size()) {
     const Json line = line_at(at);
     const auto outputs = line.is_object() ? line.find("outputs") : line.end();
@@ -153,7 +155,8 @@ void Journal::remove() { ::unlink(path_.c_str()); }
 std::string read_text(const std::string& path, std::uint64_t most) {
   const auto source = ByteSource::file(path);
   if (source->size() > most)
-    throw Error(ErrorCode::too_large, "file", path, fmt::format("{} bytes, at most {}", source->size(), most));
+    throw Error(ErrorCode::too_large, "file", path,
+                fmt::format("has {} bytes, and may have at most {}", source->size(), most));
   std::string text(static_cast<std::size_t>(source->size()), '\0');
   source->read(0, std::as_writable_bytes(std::span(text)));
   return text;

@@ -14,6 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "support/must_be.h"
+
 namespace tilewright::quantize {
 namespace {
 
@@ -137,7 +139,8 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
     std::string names;
     for (const Format f : Format::all())
       if (takes(container, f)) names += (names.empty() ? "" : ", ") + std::string(f.name());
-    throw Error(ErrorCode::unsupported, "format", std::string(name), fmt::format("one of {} in {}", names, where));
+    throw Error(ErrorCode::unsupported, "format", std::string(name),
+                fmt::format("must be one of {} in {}", names, where));
   }
   if (container == Container::safetensors && is_integers(format_)) {
     constexpr Checkpoint kAll[] = {Checkpoint::compressed_tensors, Checkpoint::gptq, Checkpoint::gptq_v2,
@@ -148,17 +151,18 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
       names += (names.empty() ? "" : ", ") + std::string(to_string(c));
       if (packing == to_string(c) || (packing.empty() && !checkpoint_)) checkpoint_ = c;
     }
-    if (!checkpoint_) throw Error(ErrorCode::invalid_argument, "packing", packing, "one of " + names);
+    if (!checkpoint_) throw must_be("packing", packing, "one of " + names);
     if (checkpoint_ == Checkpoint::awq && reorders_)
       throw Error(ErrorCode::unsupported, "packing", packing,
-                  "gptq or compressed_tensors: awq has no order of columns");
+                  "must be gptq or compressed_tensors: awq has no order of columns");
   } else {
     if (!packing.empty() && !(container == Container::safetensors && packing == "compressed_tensors"))
-      throw Error(ErrorCode::invalid_argument, "packing", packing,
-                  fmt::format("none: only integers in groups have one, in safetensors; this is {} in {}", name, where));
+      throw must_be(
+          "packing", packing,
+          fmt::format("left out: only integers in groups have one, in safetensors, and this is {} in {}", name, where));
     if (reorders_ || scales_inputs_)
       throw Error(ErrorCode::unsupported, "format", std::string(name),
-                  fmt::format("one of integers in groups, such as int4_g128, in safetensors, which can say {}",
+                  fmt::format("must be integers in groups, such as int4_g128, in safetensors, which can say {}",
                               reorders_ ? "in which order columns are" : "what inputs are multiplied by"));
   }
 }
@@ -242,7 +246,7 @@ OutputTensor Packing::copied(const InputTensor& t) const {
     const std::string type = gguf_type(t.type) ? t.type : lower(t.type);
     if (!gguf_type(type))
       throw Error(ErrorCode::unsupported, fmt::format("tensor '{}' type", printable(t.name)), t.type,
-                  "one that GGUF has; write .safetensors instead");
+                  "is not a type of GGUF; write .safetensors instead");
     return {t.name, type, t.shape.empty() ? std::vector<std::int64_t>{1} : t.shape};
   }
   constexpr const char* kShared[] = {"f32", "f16", "bf16", "i8", "i16", "i32", "i64", "f64"};
@@ -250,7 +254,7 @@ OutputTensor Packing::copied(const InputTensor& t) const {
   if (!from_gguf) return {t.name, t.type, t.shape};
   if (std::find(std::begin(kShared), std::end(kShared), t.type) == std::end(kShared))
     throw Error(ErrorCode::unsupported, fmt::format("tensor '{}' type", printable(t.name)), t.type,
-                "one that safetensors has; write .gguf instead");
+                "is not a type of safetensors; write .gguf instead");
   return {t.name, upper(t.type), t.shape};
 }
 

@@ -18,6 +18,7 @@
 #include "quantize/model/input.h"
 #include "quantize/model/journal.h"
 #include "quantize/model/packing.h"
+#include "support/must_be.h"
 #include "support/threads.h"
 
 namespace tilewright {
@@ -50,8 +51,8 @@ void check_patterns(const char* field, std::span<const std::string> patterns, co
     if (std::none_of(input.tensors().begin(), input.tensors().end(), [&](const InputTensor& t) {
           return match({&p, 1}, t.name);
         }))
-      throw Error(
-          ErrorCode::invalid_argument, field, printable(p),
+      throw must_be(
+          field, printable(p),
           fmt::format("a pattern that a tensor's name matches, such as '{}'", printable(input.tensors().front().name)));
 }
 
@@ -94,7 +95,7 @@ class Model {
     check_outputs();
     if (policy_.resume && ::access((output_ + ".part").c_str(), F_OK) != 0)
       throw Error(ErrorCode::invalid_argument, "resume", output_ + ".part",
-                  "is not there: nothing was begun or it is finished");
+                  "does not exist: nothing was begun, or it is finished");
     std::unique_ptr<ModelWriter> writer = open_writer();
     const std::string options =
         fmt::format("{}; {}; {}", quantizer_.identity(), packing_.text(), TILEWRIGHT_VERSION_STRING);
@@ -143,8 +144,9 @@ class Model {
     }
     if (!any) {
       const TensorReport& first = report_.tensors.front();
-      throw Error(ErrorCode::invalid_argument, "input", fmt::format("{} tensors", report_.tensors.size()),
-                  fmt::format("at least one that is quantized; '{}' is kept: {}", printable(first.name), first.kept));
+      throw Error(
+          ErrorCode::invalid_argument, "input", fmt::format("{} tensors", report_.tensors.size()),
+          fmt::format("must have at least one that is quantized; '{}' is kept: {}", printable(first.name), first.kept));
     }
     std::sort(modules.begin(), modules.end());
     report_.config = packing_.config(modules);
@@ -282,9 +284,8 @@ class Model {
     format.info().decode({bytes.data(), nullptr, nullptr}, count, t.cols(), to);
     for (std::int64_t i = 0; i < count * t.cols(); ++i)
       if (!std::isfinite(to[i]))
-        throw Error(ErrorCode::invalid_argument,
-                    fmt::format("tensor '{}' [{}, {}]", printable(t.name), first + i / t.cols(), i % t.cols()),
-                    fmt::format("{}", to[i]), "finite numbers; or skip this tensor, which copies it");
+        throw must_be(fmt::format("tensor '{}' [{}, {}]", printable(t.name), first + i / t.cols(), i % t.cols()),
+                      fmt::format("{}", to[i]), "a finite number; or skip this tensor, which copies it");
   }
 
   struct Chunk {
@@ -363,7 +364,8 @@ class Model {
         throw Error(
             ErrorCode::unsupported,
             fmt::format("tensor '{}' row {}", printable(t.name), c.first + static_cast<std::int64_t>(i) / t.cols()),
-            fmt::format("{}", w), fmt::format("magnitudes that {} holds; or skip this tensor", format.name()));
+            fmt::format("{}", w),
+            fmt::format("is too large for {}; skip this tensor, or choose another format", format.name()));
       c.squares += w * w;
       c.error_squares += error * error;
       c.max_error = std::max(c.max_error, std::fabs(error));

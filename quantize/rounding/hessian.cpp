@@ -6,6 +6,7 @@
 // paper's scaled errors are E = D R, and the weight in column i as corrected by the columns before it is
 //   w_i + (sum over p < i of D_p R[p, i]) / R[i, i].
 #include "quantize/rounding/hessian.h"
+#include "support/must_be.h"
 #include "support/threads.h"
 
 #include <fmt/format.h>
@@ -27,8 +28,7 @@ constexpr std::int64_t kChunkRows = 256;
 constexpr float kLargestInput = 0x1p60f;  // 64 squares of it fit single precision
 
 void check_columns(std::int64_t k) {
-  if (k < 1 || k > kMostColumns)
-    throw Error(ErrorCode::invalid_argument, "k", std::to_string(k), fmt::format("1 to {}", kMostColumns));
+  if (k < 1 || k > kMostColumns) throw must_be("k", k, fmt::format("1 to {}", kMostColumns));
 }
 
 // Rows of x, decoded, and cut into strips of 64 columns: strip s is [kChunkRows][64]. What is beyond is 0.
@@ -72,15 +72,16 @@ Hessian::Hessian(std::int64_t k, std::int64_t rows, std::span<const double> valu
     : Hessian(k) {
   const auto check = [](const char* name, std::size_t size, std::int64_t want) {
     if (static_cast<std::int64_t>(size) != want)
-      throw Error(ErrorCode::invalid_argument, name, fmt::format("{} elements", size), std::to_string(want));
+      throw Error(ErrorCode::invalid_argument, name, fmt::format("{} elements", size),
+                  fmt::format("must have {}", want));
   };
   check("values", values.size(), k * k);
   check("magnitudes", magnitudes.size(), k);
-  if (rows < 0) throw Error(ErrorCode::invalid_argument, "rows", std::to_string(rows), "0 or more");
+  if (rows < 0) throw must_be("rows", rows, "0 or more");
   const auto number = [](const std::string& name, double v, bool signed_) {
     if (!std::isfinite(v) || (!signed_ && v < 0))
       throw Error(ErrorCode::invalid_argument, name, fmt::format("{}", v),
-                  signed_ ? "a finite number" : "a finite number, not negative");
+                  signed_ ? "must be a finite number" : "must be a finite number, not negative");
   };
   for (std::int64_t i = 0; i < k; ++i) {
     number(fmt::format("magnitudes[{}]", i), magnitudes[static_cast<std::size_t>(i)], false);
@@ -117,14 +118,13 @@ std::vector<double> Hessian::values() const {
 
 void Hessian::add(Format format, const void* x, std::int64_t rows, std::int64_t cols, int threads) {
   const std::string_view name = format.name();
-  if (name != "f32" && name != "f16" && name != "bf16")
-    throw Error(ErrorCode::invalid_argument, "x", std::string(name), "f32, f16 or bf16");
-  if (cols != k()) throw Error(ErrorCode::invalid_argument, "x cols", std::to_string(cols), fmt::format("{} (k)", k()));
+  if (name != "f32" && name != "f16" && name != "bf16") throw must_be("x", name, "f32, f16 or bf16");
+  if (cols != k()) throw must_be("x cols", cols, fmt::format("k={}", k()));
   if (rows < 0 || rows > std::numeric_limits<std::int64_t>::max() / (4 * cols))
-    throw Error(ErrorCode::invalid_argument, "x rows", std::to_string(rows), "0 or more, and x below 2^63 bytes");
+    throw must_be("x rows", rows, "0 or more, and x below 2^63 bytes");
   threads = thread_count(threads);
   if (!rows) return;
-  if (!x) throw Error(ErrorCode::invalid_argument, "x", "null", fmt::format("{} x {} elements", rows, cols));
+  if (!x) throw Error(ErrorCode::invalid_argument, "x", "null", fmt::format("must have {} x {} elements", rows, cols));
 
   const std::int64_t row_bytes = format.stream_bytes(0, 1, cols);
   const auto* bytes = static_cast<const std::byte*>(x);
@@ -134,8 +134,8 @@ void Hessian::add(Format format, const void* x, std::int64_t rows, std::int64_t 
     const float* values = chunk.decode(format, bytes + first * row_bytes, count);
     for (std::int64_t i = 0; i < count * cols; ++i)
       if (!(std::fabs(values[i]) <= kLargestInput))
-        throw Error(ErrorCode::invalid_argument, fmt::format("x[{}, {}]", first + i / cols, i % cols),
-                    fmt::format("{}", values[i]), "a number of magnitude up to 2^60");
+        throw must_be(fmt::format("x[{}, {}]", first + i / cols, i % cols), fmt::format("{}", values[i]),
+                      "a number of magnitude up to 2^60");
   }
 
   Sums& sums = *sums_;
@@ -158,8 +158,7 @@ void Hessian::add(Format format, const void* x, std::int64_t rows, std::int64_t 
 }
 
 void Hessian::merge(const Hessian& other) {
-  if (other.k() != k())
-    throw Error(ErrorCode::invalid_argument, "k of the other Hessian", std::to_string(other.k()), std::to_string(k()));
+  if (other.k() != k()) throw must_be("k of the other Hessian", other.k(), fmt::format("{}", k()));
   Sums& to = *sums_;
   const Sums& from = *other.sums_;
   for (std::int64_t j = 0; j < to.tiles.count(); ++j)

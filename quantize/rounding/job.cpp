@@ -8,6 +8,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "support/must_be.h"
+
 namespace tilewright::quantize {
 namespace {
 
@@ -35,21 +37,23 @@ Job::Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
   const auto refuse = [&](const char* field, const std::string& value, const std::string& allowed) {
     throw Error(ErrorCode::invalid_argument, fmt::format("{} {}", name, field), value, allowed);
   };
-  if (layer.n < 1 || layer.n > INT32_MAX) refuse("n", std::to_string(layer.n), "1 to 2147483647");
-  if (layer.k != hessian.k) refuse("k", std::to_string(layer.k), fmt::format("{}, as wide as the Hessian", hessian.k));
+  if (layer.n < 1 || layer.n > INT32_MAX) refuse("n", std::to_string(layer.n), "must be 1 to 2147483647");
+  if (layer.k != hessian.k)
+    refuse("k", std::to_string(layer.k), fmt::format("must be {}, as wide as the Hessian", hessian.k));
   const std::int64_t block = rounder.format().block();
   if (layer.k % block)
-    refuse("k", std::to_string(layer.k), fmt::format("a multiple of {}, the block of {}", block, target.format.name()));
+    refuse("k", std::to_string(layer.k),
+           fmt::format("must be a multiple of {}, the block of {}", block, target.format.name()));
   if (static_cast<std::int64_t>(layer.w.size()) != layer.n * layer.k)
-    refuse("w", fmt::format("{} elements", layer.w.size()), fmt::format("{} x {} (n, k)", layer.n, layer.k));
-  if (!hessian.rows) refuse("Hessian", "0 rows", "calibration data: Hessian::add() at least one row");
+    refuse("w", fmt::format("{} elements", layer.w.size()), fmt::format("must have {} x {} (n, k)", layer.n, layer.k));
+  if (!hessian.rows) refuse("Hessian", "0 rows", "must have calibration data: add at least one row");
   const bool whole = target.group == -1 || (rounder.row_scaled() && target.group == 0);
   group = whole ? layer.k : target.group == 0 ? block : target.group;
   if (rounder.row_scaled() ? group != layer.k : group < 1 || group % block)
     refuse("group", std::to_string(target.group),
            rounder.row_scaled()
-               ? fmt::format("0, -1 or k: {} has one scale a row", target.format.name())
-               : fmt::format("0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
+               ? fmt::format("must be 0, -1 or k: {} has one scale per row", target.format.name())
+               : fmt::format("must be 0, -1, or a multiple of {}, the block of {}", block, target.format.name()));
   group = std::min(group, layer.k);
   groups = (layer.k + group - 1) / group;
   threads = thread_count(target.threads);
@@ -57,7 +61,7 @@ Job::Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
     if (!std::isfinite(layer.w[i]))
       refuse(fmt::format("w[{}, {}]", static_cast<std::int64_t>(i) / layer.k, static_cast<std::int64_t>(i) % layer.k)
                  .c_str(),
-             fmt::format("{}", layer.w[i]), "a finite number");
+             fmt::format("{}", layer.w[i]), "must be a finite number");
   order.resize(at(layer.k));
   std::iota(order.begin(), order.end(), 0);
   places = order;
@@ -66,14 +70,14 @@ Job::Job(const LinearWeight& l, const Hessian& h, const QuantizeTarget& target)
 void Job::refuse_scale(std::int64_t row, std::int64_t of, float low, float high) const {
   throw Error(ErrorCode::unsupported, fmt::format("{} w, row {}, group {}", name, row, of),
               fmt::format("{} to {}", low, high),
-              fmt::format("values whose scale {} can hold", rounder.format().name()));
+              fmt::format("must be values whose scale {} can hold", rounder.format().name()));
 }
 
 GptqJob::GptqJob(const LinearWeight& layer, const Hessian& hessian, const QuantizeTarget& target,
                  const GptqOptions& options)
     : job(layer, hessian, target), damping(options.damping) {
   if (!(damping >= 0 && damping <= 1))
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} damping", job.name), fmt::format("{}", damping), "0 to 1");
+    throw must_be(fmt::format("{} damping", job.name), fmt::format("{}", damping), "0 to 1");
   job.static_groups = options.static_groups;
   if (options.act_order) stored = order_columns(job);
   double sum = 0;
@@ -91,9 +95,9 @@ GptqJob::GptqJob(const LinearWeight& layer, const Hessian& hessian, const Quanti
 
 void GptqJob::damp_more() {
   if (damping >= 1)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} Hessian", job.name),
-                fmt::format("not positive definite with a damping of {}", damping),
-                "sums of x x^T, as Hessian::add() makes them");
+    throw must_be(fmt::format("{} Hessian", job.name),
+                  fmt::format("not positive definite with a damping of {}", damping),
+                  "sums of x x^T, as Hessian::add() makes them");
   damping = std::min(1.0, std::max(10 * damping, 1e-6));
 }
 

@@ -17,6 +17,7 @@
 
 #include "quantize/rounding/hessian.h"
 #include "quantize/rounding/job.h"
+#include "support/must_be.h"
 #include "support/threads.h"
 
 namespace tilewright {
@@ -327,11 +328,9 @@ QuantizedLinear awq(const LinearWeight& layer, const Hessian& hessian, const Qua
                     const AwqOptions& options) {
   Job job(layer, hessian, target);
   if (options.grid < 1 || options.grid > 1000)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} grid", job.name), std::to_string(options.grid),
-                "1 to 1000");
+    throw must_be(fmt::format("{} grid", job.name), options.grid, "1 to 1000");
   if (options.search_rows < 0)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} search_rows", job.name),
-                std::to_string(options.search_rows), "1 or more, or 0 for all");
+    throw must_be(fmt::format("{} search_rows", job.name), options.search_rows, "1 or more, or 0 for all");
   auto [exponent, scales] = search_exponent(job, options);
   job.multiply = scales;
   job.clip = options.clip;

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <string>
 
+#include "support/must_be.h"
+
 namespace tilewright::quantize {
 namespace {
 
@@ -22,12 +24,11 @@ std::string integer_format_names() {
 
 Rounder::Rounder(Format format, int encoder, std::string_view name) : format_(format), encoder_(encoder) {
   if (!format.info().integer_grid)
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} format", name), std::string(format.name()),
-                integer_format_names());
+    throw must_be(fmt::format("{} format", name), format.name(), "" + integer_format_names());
   const auto encoders = format.info().encoders;
   if (encoder < 0 || encoder >= static_cast<int>(encoders.size()))
-    throw Error(ErrorCode::invalid_argument, fmt::format("{} encoder", name), std::to_string(encoder),
-                fmt::format("0 to {}: {} has {}", encoders.size() - 1, format.name(), fmt::join(encoders, " ")));
+    throw must_be(fmt::format("{} encoder", name), encoder,
+                  fmt::format("0 to {}: {} has {}", encoders.size() - 1, format.name(), fmt::join(encoders, " ")));
   const StreamSpec& scales = format.info().streams.back();
   item_bytes_ = scales.bytes;
   row_scaled_ = scales.scope == Scope::row;

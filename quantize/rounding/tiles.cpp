@@ -12,6 +12,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+
+#include "support/must_be.h"
 #endif
 
 namespace tilewright::quantize {
@@ -140,8 +142,7 @@ void add_outer(const double* row, const double* d, std::int64_t count, double* s
 }
 
 int thread_count(int threads) {
-  if (threads < 0 || threads > 256)
-    throw Error(ErrorCode::invalid_argument, "threads", std::to_string(threads), "1 to 256, or 0 for all cores");
+  if (threads < 0 || threads > 256) throw must_be("threads", threads, "1 to 256, or 0 for all cores");
   return threads ? threads : std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 256);
 }
 

@@ -4,6 +4,8 @@
 
 #include <charconv>
 
+#include "support/must_be.h"
+
 namespace tilewright {
 namespace {
 
@@ -19,7 +21,7 @@ bool is_name(std::string_view s) {
 std::int64_t Candidate::at(std::string_view knob) const {
   for (const auto& [name, value] : knobs)
     if (name == knob) return value;
-  throw Error(ErrorCode::invalid_argument, "knob", std::string(knob), "a knob of candidate '" + text() + "'");
+  throw must_be("knob", knob, "a knob of candidate '" + text() + "'");
 }
 
 std::string Candidate::text() const {
@@ -38,19 +40,21 @@ Candidate Candidate::parse(std::string_view text) {
     const std::string_view word = text.substr(0, space);
     text.remove_prefix(space == std::string_view::npos ? text.size() : space + 1);
     if (out.family.empty()) {
-      if (!is_name(word)) throw bad("starts with a family name of letters a-z, digits and '_'");
+      if (!is_name(word)) throw bad("must start with a family name of letters a-z, digits and '_'");
       out.family = word;
       continue;
     }
     const std::size_t equals = word.find('=');
-    if (equals == std::string_view::npos || !is_name(word.substr(0, equals))) throw bad("knobs are name=integer");
+    if (equals == std::string_view::npos || !is_name(word.substr(0, equals)))
+      throw bad("must have knobs of the form name=integer");
     const std::string_view digits = word.substr(equals + 1);
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size()) throw bad("knobs are name=integer");
+    if (error != std::errc() || end != digits.data() + digits.size())
+      throw bad("must have knobs of the form name=integer");
     out.knobs.emplace_back(word.substr(0, equals), value);
   }
-  if (out.family.empty()) throw bad("starts with a family name");
+  if (out.family.empty()) throw bad("must start with a family name");
   return out;
 }
 

@@ -16,37 +16,42 @@ Error unsupported(std::string field, Format format, std::string allowed) {
   return Error(ErrorCode::unsupported, std::move(field), std::string(format.name()), std::move(allowed));
 }
 
+void check_float(const char* field, Format f) {
+  if (!is_float(f)) throw unsupported(field, f, "must be f32, f16 or bf16");
+}
+
 void check_extent(const char* field, std::int64_t value) {
-  if (value < 0) throw invalid(field, std::to_string(value), "0 to 2147483647");
-  if (value > kMaxExtent) throw Error(ErrorCode::too_large, field, std::to_string(value), "0 to 2147483647");
+  if (value < 0) throw must_be(field, value, "0 to 2147483647");
+  if (value > kMaxExtent) throw Error(ErrorCode::too_large, field, std::to_string(value), "must be 0 to 2147483647");
 }
 
 void check_some(const char* field, std::int64_t value, const char* may_be_zero) {
   check_extent(field, value);
   if (value == 0)
-    throw invalid(field, "0",
+    throw must_be(field, "0",
                   fmt::format("1 to 2147483647{}", may_be_zero ? fmt::format(" (only {} may be 0)", may_be_zero) : ""));
 }
 
 void check_matrix(const char* field, Format f, std::int64_t rows, std::int64_t cols, const char* cols_field) {
   if (cols % f.block() != 0)
-    throw invalid(cols_field, std::to_string(cols),
-                  fmt::format("a multiple of {}, the block of {}={}", f.block(), field, f.name()));
+    throw must_be(cols_field, cols, fmt::format("a multiple of {}, the block of {}={}", f.block(), field, f.name()));
   if (f.total_bytes(rows, cols) > kMaxBytes)
-    throw Error(ErrorCode::too_large, field, fmt::format("{} of {} x {}", f.name(), rows, cols), "at most 2^47 bytes");
+    throw Error(ErrorCode::too_large, field, fmt::format("{} of {} x {}", f.name(), rows, cols),
+                "must have at most 2^47 bytes");
 }
 
 void check_rows_stand_alone(const char* field, Format f) {
   for (const StreamSpec& s : f.info().streams)
     if (s.rows > 1)
-      throw unsupported(field, f,
-                        fmt::format("a format whose rows stand alone: in {} {} rows share a scale", f.name(), s.rows));
+      throw unsupported(
+          field, f,
+          fmt::format("must be a format whose rows stand alone: {} shares a scale between {} rows", f.name(), s.rows));
 }
 
 void check_factor(const char* field, double value) {
   const auto single = static_cast<float>(value);
   if (!std::isfinite(single) || (single == 0.0f) != (value == 0.0))
-    throw invalid(field, fmt::format("{}", value), "a finite number that single precision holds");
+    throw must_be(field, fmt::format("{}", value), "a finite number that fits single precision");
 }
 
 bool is_plain(Format f) { return f.info().block == 1 && f.info().streams.size() == 1; }

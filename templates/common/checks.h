@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operations check of their fields. Each throws Error naming the field, its value and what is allowed.
+// What operations check of their fields. Each throws Error.
 #pragma once
 
 #include <tilewright/error.h>
@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "support/must_be.h"
+
 namespace tilewright {
 
 inline constexpr std::int64_t kMaxExtent = (1ll << 31) - 1;
@@ -15,6 +17,7 @@ inline constexpr std::int64_t kMaxBytes = 1ll << 47;  // of a matrix
 
 Error invalid(std::string field, std::string value, std::string allowed);
 Error unsupported(std::string field, Format format, std::string allowed);
+void check_float(const char* field, Format f);  // f32, f16 or bf16
 
 void check_extent(const char* field, std::int64_t value);                                   // 0 to kMaxExtent
 void check_some(const char* field, std::int64_t value, const char* may_be_zero = nullptr);  // 1 to kMaxExtent

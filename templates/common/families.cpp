@@ -45,7 +45,7 @@ std::optional<Family::Costed> Family::cheapest(const Problem& problem, const Arc
 std::string illegal(const Problem& problem, const Arch& arch, const Candidate& candidate) {
   for (const Family* f : families(problem.op(), arch))
     if (f->name() == candidate.family) return f->illegal(problem, arch, candidate);
-  return "no family '" + candidate.family + "' for " + std::string(problem.op());
+  return "family '" + candidate.family + "' does not exist for " + std::string(problem.op());
 }
 
 }  // namespace tilewright

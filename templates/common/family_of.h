@@ -26,7 +26,8 @@ class FamilyOf : public EnumeratedFamily {
 
   std::string_view op() const final { return P::kOperation; }
   std::string why_not(const Problem& problem, const Arch&) const final {
-    return problem.as<P>() ? refusal(*problem.as<P>()) : fmt::format("not of operation {}", P::kOperation);
+    return problem.as<P>() ? refusal(*problem.as<P>())
+                           : fmt::format("the problem is not of operation {}", P::kOperation);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const final {
     return why_not(problem, arch).empty() ? list(*problem.as<P>()) : std::vector<Candidate>();

@@ -3,6 +3,7 @@
 #include <tilewright/operation.h>
 #include <tilewright/problem.h>
 
+#include "support/must_be.h"
 #include "templates/common/words.h"
 
 namespace tilewright {
@@ -10,8 +11,7 @@ namespace {
 
 std::shared_ptr<const void> copy_of(const Operation& operation, const std::type_info& type, const void* fields) {
   if (type != operation.type())
-    throw Error(ErrorCode::invalid_argument, "problem", type.name(),
-                "the struct of operation " + std::string(operation.name()));
+    throw must_be("problem", type.name(), "the struct of operation " + std::string(operation.name()));
   return operation.copy(fields);
 }
 

@@ -87,7 +87,7 @@ class EmbeddedHeaders {
     const auto at = std::lower_bound(files_.begin(), files_.end(), name,
                                      [](const File& file, const std::string& n) { return file.header.name < n; });
     if (at == files_.end() || at->header.name != name)
-      throw Error(ErrorCode::io, "template", name, "an embedded file of templates/");
+      throw Error(ErrorCode::io, "template", name, "must be an embedded file of templates/");
     return static_cast<std::size_t>(at - files_.begin());
   }
 
@@ -166,7 +166,7 @@ Source with_templates_from(Source source, const std::string& root) {
     std::ifstream file(root + "/" + name, std::ios::binary);
     std::ostringstream text;
     text << file.rdbuf();
-    if (!file) throw Error(ErrorCode::io, "template", root + "/" + name, "a readable file");
+    if (!file) throw Error(ErrorCode::io, "template", root + "/" + name, "must be a readable file");
     return text.str();
   });
   return source;

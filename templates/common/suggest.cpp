@@ -58,7 +58,7 @@ std::string did_you_mean(std::string_view meant) {
 }
 
 std::string one_of(std::span<const std::string_view> names, std::string_view name) {
-  std::string text = "one of";
+  std::string text = "must be one of";
   for (const std::string_view n : names) text.append(" ").append(n);
   return text + did_you_mean(nearest(name, names));
 }

@@ -9,16 +9,11 @@
 #include <set>
 #include <vector>
 
+#include "support/must_be.h"
+#include "templates/common/checks.h"
 #include "templates/common/suggest.h"
 
 namespace tilewright {
-namespace {
-
-Error invalid(std::string field, std::string value, std::string allowed) {
-  return Error(ErrorCode::invalid_argument, std::move(field), std::move(value), std::move(allowed));
-}
-
-}  // namespace
 
 std::pair<std::string, Words> split_problem(std::string_view text) {
   std::string operation;
@@ -35,9 +30,9 @@ std::pair<std::string, Words> split_problem(std::string_view text) {
     }
     const std::size_t equals = word.find('=');
     if (equals == std::string_view::npos || equals == 0)
-      throw invalid("problem", std::string(text), fmt::format("words of the form field=value; '{}' is not", word));
+      throw must_be("problem", text, fmt::format("words of the form field=value: '{}' is not", word));
     const std::string_view field = word.substr(0, equals), value = word.substr(equals + 1);
-    if (!seen.insert(field).second) throw invalid(std::string(field), std::string(value), "given once");
+    if (!seen.insert(field).second) throw must_be(std::string(field), value, "given once");
     words.emplace_back(field, value);
   }
   return {std::move(operation), std::move(words)};
@@ -49,7 +44,7 @@ void check_names(std::string_view operation, std::span<const FieldInfo> fields, 
   for (const auto& [name, value] : words) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     throw invalid(name, value,
-                  fmt::format("no such field; {} has {}{}", operation, fmt::join(names, " "),
+                  fmt::format("is not a field of {}, which has {}{}", operation, fmt::join(names, " "),
                               did_you_mean(nearest(name, names))));
   }
 }
@@ -57,15 +52,16 @@ void check_names(std::string_view operation, std::span<const FieldInfo> fields, 
 std::int64_t parse_integer(const char* field, const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc::result_out_of_range) throw Error(ErrorCode::too_large, field, text, "0 to 2147483647");
-  if (error != std::errc() || end != text.data() + text.size()) throw invalid(field, text, "an integer");
+  if (error == std::errc::result_out_of_range)
+    throw Error(ErrorCode::too_large, field, text, "must be 0 to 2147483647");
+  if (error != std::errc() || end != text.data() + text.size()) throw must_be(field, text, "an integer");
   return value;
 }
 
 double parse_number(const char* field, const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) throw invalid(field, text, "a number");
+  if (error != std::errc() || end != text.data() + text.size()) throw must_be(field, text, "a number");
   return value;
 }
 
@@ -80,14 +76,14 @@ Format parse_format(const char* field, const std::string& text) {
 int parse_choice(const char* field, const std::string& text, std::span<const char* const> names) {
   for (std::size_t i = 0; i < names.size(); ++i)
     if (text == names[i]) return static_cast<int>(i);
-  if (names.empty()) throw invalid(field, text, "left out: there is nothing to choose from");
+  if (names.empty()) throw must_be(field, text, "left out: there is nothing to choose from");
   throw invalid(field, text, one_of(std::vector<std::string_view>(names.begin(), names.end()), text));
 }
 
 const std::string* ParseFields::find(const FieldSpec& f) const {
   for (const auto& [name, value] : words_)
     if (name == f.name) return &value;
-  if (f.required) throw invalid(f.name, "", fmt::format("required: {}", f.help));
+  if (f.required) throw invalid(f.name, "", fmt::format("is required: {}", f.help));
   return nullptr;
 }
 
@@ -96,7 +92,7 @@ void ParseFields::operator()(const FieldSpec& f, int& member) {
   if (!text) return;
   const std::int64_t value = parse_integer(f.name, *text);
   if (value < 0 || value > std::numeric_limits<int>::max())
-    throw Error(ErrorCode::too_large, f.name, *text, "0 to 2147483647");
+    throw Error(ErrorCode::too_large, f.name, *text, "must be 0 to 2147483647");
   member = static_cast<int>(value);
 }
 

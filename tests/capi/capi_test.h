@@ -12,6 +12,7 @@
 #include "support/catch.h"
 #include "support/fake_cuda.h"
 #include "support/paths.h"
+#include "support/sentence.h"
 
 namespace tilewright::test {
 
@@ -50,6 +51,8 @@ Failure failure(const F& f) {
   Failure result{status, tw_error_message(error), tw_error_field(error), tw_error_value(error),
                  tw_error_allowed(error)};
   tw_error_release(error);
+  INFO(result.message);
+  CHECK(is_sentence(result.message));
   return result;
 }
 

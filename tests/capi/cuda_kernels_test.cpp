@@ -257,25 +257,26 @@ TEST_CASE("compat: what the original swallowed is named") {
   const auto multiply = [&](const int8_t* a, const int8_t* b, int32_t* c, int m, int n, int k, float scale) {
     return int8_matmul_cuda(a, b, c, m, n, k, 1, scale, 1, nullptr);
   };
-  CHECK(refusal(multiply(nullptr, i8, i32, 1, 1, 1, 1)) == "A = null: device memory");
-  CHECK(refusal(multiply(i8, nullptr, i32, 1, 1, 1, 1)) == "B = null: device memory");
-  CHECK(refusal(multiply(i8, i8, nullptr, 1, 1, 1, 1)) == "C = null: device memory");
-  CHECK(refusal(multiply(i8, i8, i32, -1, 1, 1, 1)) == "M = -1: at least 0");
-  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 0, 1)) == "K = 0: at least 1");
-  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 1, nan)) == "scale_b = nan: a finite number");
+  CHECK(refusal(multiply(nullptr, i8, i32, 1, 1, 1, 1)) == "A must be device memory (got null)");
+  CHECK(refusal(multiply(i8, nullptr, i32, 1, 1, 1, 1)) == "B must be device memory (got null)");
+  CHECK(refusal(multiply(i8, i8, nullptr, 1, 1, 1, 1)) == "C must be device memory (got null)");
+  CHECK(refusal(multiply(i8, i8, i32, -1, 1, 1, 1)) == "M must be at least 0 (got -1)");
+  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 0, 1)) == "K must be at least 1 (got 0)");
+  CHECK(refusal(multiply(i8, i8, i32, 1, 1, 1, nan)) == "scale_b must be a finite number (got nan)");
   CHECK(refusal(int4_matmul_cuda(at<uint8_t>(d), nullptr, i32, 1, 1, 1, 1, 1, 1, nullptr)) ==
-        "B_packed = null: device memory");
+        "B_packed must be device memory (got null)");
   CHECK(refusal(fused_int8_matmul_bias_relu_cuda(i8, i8, nullptr, nullptr, 1, 1, 1, 1, 1, 1, nullptr)) ==
-        "C = null: device memory");
-  CHECK(refusal(quantize_cuda(at<float>(d), i8, 1, 0, 0, nullptr)) == "scale = 0: finite and not 0");
-  CHECK(refusal(quantize_cuda(at<float>(d), i8, -5, 1, 0, nullptr)) == "size = -5: at least 0");
-  CHECK(refusal(dequantize_cuda(nullptr, i8, 1, 1, 0, nullptr)) == "quantized = null: device memory");
-  CHECK(refusal(dequantize_fp32_cuda(i8, nullptr, 1, 1, 0, nullptr)) == "output = null: device memory");
-  CHECK(refusal(dequantize_fp32_cuda(i8, at<float>(d), 1, 1, nan, nullptr)) == "zero_point = nan: a finite number");
+        "C must be device memory (got null)");
+  CHECK(refusal(quantize_cuda(at<float>(d), i8, 1, 0, 0, nullptr)) == "scale must be finite and not 0 (got 0)");
+  CHECK(refusal(quantize_cuda(at<float>(d), i8, -5, 1, 0, nullptr)) == "size must be at least 0 (got -5)");
+  CHECK(refusal(dequantize_cuda(nullptr, i8, 1, 1, 0, nullptr)) == "quantized must be device memory (got null)");
+  CHECK(refusal(dequantize_fp32_cuda(i8, nullptr, 1, 1, 0, nullptr)) == "output must be device memory (got null)");
+  CHECK(refusal(dequantize_fp32_cuda(i8, at<float>(d), 1, 1, nan, nullptr)) ==
+        "zero_point must be a finite number (got nan)");
   CHECK(machine.launches == 0);
   // What the library itself refuses, in its words.
   CHECK(multiply(i8, i8, i32, 1, 1, 131072, 1) == TW_TOO_LARGE);
-  CHECK(std::string(cuda_kernels_last_error()).find("k = 131072") != std::string::npos);
+  CHECK(std::string(cuda_kernels_last_error()).find("(got 131072)") != std::string::npos);
   machine.n = machine.k = 16;
   CHECK(multiply(i8 + 1, i8 + 16, i32 + 512, 1, 16, 16, 1) == TW_INVALID_ARGUMENT);
   CHECK(std::string(cuda_kernels_last_error()).find("16") != std::string::npos);

@@ -74,7 +74,7 @@ TEST_CASE("the CPU is a device, on its own threads or on the caller's") {
   const Failure unknown =
       failure([&](tw_error** e) { return tw_device_open_cpu_target("x86-64-v9", 1, nullptr, nullptr, &opened, e); });
   CHECK(unknown.field == "target");
-  const std::string all = "this machine's CPU runs ";
+  const std::string all = "must be one of those that this machine's CPU runs: ";
   REQUIRE(unknown.allowed.starts_with(all));
   const std::string first = unknown.allowed.substr(all.size(), unknown.allowed.find(',') - all.size());
   tw_device_info lower = TW_DEVICE_INFO_INIT;
@@ -475,8 +475,8 @@ TEST_CASE("a launch by buffers takes as many as there are") {
     return launch_failure(tw_launch_buffers(launch.kernel.get(), nullptr, launch.buffers.data(), buffers, 2,
                                             launch.values.data(), values));
   };
-  CHECK(by(4, 0).message == "buffers = 4: 5: x.data, w.data, bias, c, y");
-  CHECK(by(5, 2).message == "values = 2: 0, or 5: ldx, ldy, ldc, alpha, beta");
+  CHECK(by(4, 0).message == "buffers must be 5 (got 4): x.data, w.data, bias, c, y");
+  CHECK(by(5, 2).message == "values must be 0 or 5 (got 2): ldx, ldy, ldc, alpha, beta");
   const auto none = tw_launch_buffers(launch.kernel.get(), nullptr, nullptr, 5, 2, nullptr, 0);
   CHECK(launch_failure(none).field == "buffers");
   const auto null = tw_launch_buffers(launch.kernel.get(), nullptr, launch.buffers.data(), 5, 2, nullptr, 5);

@@ -16,7 +16,8 @@ TEST_CASE("an error says code, field, value and what is allowed") {
   CHECK(f.field == "w");
   CHECK(f.value == "q4_9");
   CHECK(f.allowed.find("q4_0") != std::string::npos);
-  CHECK(f.message == "w = q4_9: " + f.allowed);
+  CHECK(f.message.starts_with("w must be one of "));
+  CHECK(f.message.find("(got q4_9)") != std::string::npos);
   CHECK(made == nullptr);
   CHECK(std::string(tw_status_name(f.status)) == "invalid_argument");
 }

@@ -156,7 +156,7 @@ TEST_CASE("options by name: each is taken or refused with what is allowed") {
   for (const char* name : {"cache_read_only", "allow_shared", "same_nvrtc", "tune", "compile", "check_pointers"}) {
     set(name, "1");
     set(name, "0");
-    CHECK(refused(name, "yes").allowed == "0 or 1 is allowed");
+    CHECK(refused(name, "yes").allowed == "must be 0 or 1");
   }
   for (const char* name : {"cache_cap", "prepared_cap", "jobs"}) {
     set(name, "7");

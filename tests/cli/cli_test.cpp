@@ -12,7 +12,7 @@ constexpr const char* kModel = "--model examples/models/minilm-l6-v2-tiny.gguf "
 
 TEST_CASE("cli: arguments that are wrong are named and give 1") {
   refused("", 1, "subcommand");
-  refused("nothing", 1, "command = nothing");
+  refused("nothing", 1, "command must be one of");
   refused("plan", 1, "problem");
   refused("plan gemm x=q9 w=q4_0 y=f32 m=1 n=64 k=64 --arch sm_90a", 1, "q9");
   refused(std::string("plan ") + kGemm + " --arch sm_1", 1, "sm_1");
@@ -110,7 +110,7 @@ TEST_CASE("cli: run by the plain reference says so, and checks") {
     for (const char* how : {"run --cpu --json ", "run --json "})
       CHECK(tool(std::string(how) + problem + kModel + cache_flag("models.db")).json()["verified"] == true);
 
-  refused(std::string("run --device 0 ") + kGemm, 4, "device = 0");
+  refused(std::string("run --device 0 ") + kGemm, 4, "device=0");
   refused(std::string("run --cpu --tune ") + kGemm, 4, "the plain CPU reference was asked for");
   refused("run --tune 'fake_quant x=f32 rows=4 cols=64'", 4, "no GPU was found, and ");
   refused(std::string("tune --device 0 ") + kGemm, 4, "GPU");
@@ -159,7 +159,7 @@ TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is
   }
   const std::string model = std::string(" ") + kModel + "--tensor blk.0.attn_q.weight.f16";
   CHECK(tool("run --json \"fp4_fake_quant x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);
-  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block = 24");
+  refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block must be one of");
   refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");
 }
 
@@ -176,8 +176,8 @@ TEST_CASE("cli: fused and stochastic casts are planned, written out and run") {
     CHECK(tool("plan --json --top 0 --arch sm_75" + quoted).json()["candidates"].size() > 2);
     CHECK(tool("emit --json --arch sm_75" + quoted).json()["text"].get<std::string>().find(type) != std::string::npos);
   }
-  refused("run \"fused_cast x=bf16 y=e4m3_row rows=5 cols=64 gate=first norm=rms\"", 1, "norm = rms");
-  refused("run \"cast x=f32 y=q4_0 rows=5 cols=64 rounding=stochastic\"", 1, "y = q4_0");
+  refused("run \"fused_cast x=bf16 y=e4m3_row rows=5 cols=64 gate=first norm=rms\"", 1, "norm=rms is not supported");
+  refused("run \"cast x=f32 y=q4_0 rows=5 cols=64 rounding=stochastic\"", 1, "y=q4_0 is not supported");
 }
 
 TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked and repaired") {
@@ -212,7 +212,7 @@ TEST_CASE("cli: prewarm compiles once; the cache can be listed, shipped, checked
 }
 
 TEST_CASE("cli: a damaged cache gives 3 until it is repaired") {
-  refused("cache verify" + cache_flag("none.db"), 1, "no such file");
+  refused("cache verify" + cache_flag("none.db"), 1, "does not exist");
   const std::string path = scratch() / "garbage.db";
   std::ofstream(path) << std::string(8192, 'x');
   const Ran garbage = tool("cache verify --json" + cache_flag("garbage.db"));

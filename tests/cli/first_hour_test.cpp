@@ -88,7 +88,7 @@ TEST_CASE("cli: with --json an error is an object with the fields of Error") {
   CHECK(e["field"] == "arch");
   CHECK(e["value"] == "sm_1");
   CHECK(contains(e["allowed"], "sm_90a"));
-  CHECK(contains(e["message"], "arch = sm_1: "));
+  CHECK(contains(e["message"], "arch must be one of "));
   e = error("plan --json --arch sm_90 " + std::string(kCast), 1);
   CHECK(contains(e["allowed"], "did you mean sm_90a?"));
   e = error("plan --json", 1);  // what the parser of arguments refuses

@@ -15,6 +15,7 @@
 
 #include "support/catch.h"
 #include "support/paths.h"
+#include "support/sentence.h"
 
 namespace cli_tool {
 
@@ -78,8 +79,11 @@ inline void refused(const std::string& arguments, int code, const std::string& p
   INFO(arguments << "\n" << r.out << r.err);
   CHECK(r.code == code);
   CHECK(r.out.empty());
-  CHECK(r.err.rfind("tilewright: error: ", 0) == 0);
+  const std::string begin = "tilewright: error: ";
+  REQUIRE(r.err.starts_with(begin));
   CHECK(r.err.find(part) != std::string::npos);
+  // What the parser of the command line says ends with an advice.
+  CHECK((r.err.find("see tilewright --help") != std::string::npos || is_sentence(r.err.substr(begin.size()))));
 }
 
 // Of `doctor --json`.

@@ -118,7 +118,7 @@ TEST_CASE("what bf16 by tiles is not for is refused with a reason") {
   CHECK(why("x=bf16 w=bf16 x_from=f32", 64, "x86-64-v4+vnni+amx") == "");
   CHECK(why("x=bf16 w=bf16", 64, "x86-64-v4+vnni") == "x86-64-v4+vnni lacks AMX");
   CHECK(why("x=f32 w=bf16", 64, "x86-64-v4+vnni+amx") == "x=f32 and w=bf16 are not both bf16");
-  CHECK(why("x=bf16 w=bf16", 80, "x86-64-v4+vnni+amx") == "k = 80: not a multiple of 32");
+  CHECK(why("x=bf16 w=bf16", 80, "x86-64-v4+vnni+amx") == "k must be a multiple of 32 (got 80)");
 }
 
 TEST_CASE("floats that a kernel rounds first give what rounded floats give") {

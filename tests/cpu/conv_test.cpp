@@ -171,7 +171,7 @@ TEST_CASE("what no CPU computes of a conv is refused with a reason") {
   const Problem tiles = Problem::parse("conv x=bf16 w=int4_g64 y=bf16 n=1 c=64 in=8x8 k=64 kernel=1 pack=tiles");
   CHECK(reference.why_not(tiles, host_arch()).find("tiles") != std::string::npos);
   CHECK(reference.why_not(Problem::parse("conv x=f32 w=f32 y=f32 n=1 c=4 in=8 k=4 kernel=1"), arch("sm_90a")) ==
-        "for CPUs");
+        "its kernels are for CPUs");
   CHECK(family("conv", "cpu_columns").why_not(tiles, host_arch()).find("tiles") != std::string::npos);
   // Weights stay as they are.
   CHECK(!tiles.operation().packed(Problem::parse("conv x=bf16 w=int4_g64 y=bf16 n=1 c=64 in=8x8 k=64 kernel=1"),
@@ -230,12 +230,14 @@ TEST_CASE("a zero stands behind an odd number of columns") {
 
 TEST_CASE("weights in panels are for one group of floats, whole panels, on CPUs with kernels") {
   const std::string base = "conv n=1 c=32 in=8x8 kernel=3 pack=panels y=f32 ";
-  CHECK(refused(base + "x=f16 w=f16 k=32 groups=2") == "pack=panels: none where channels are in groups");
-  CHECK(refused(base + "x=f16 w=f16 k=32 w_layout=kctrs") == "w_layout=kctrs: ktrsc where w is packed");
-  CHECK(refused(base + "x=f16 w=f16 k=40") == "k=40: a multiple of 16, the rows of a panel");
-  CHECK(refused(base + "x=f16 w=q4_0 k=32") == "w=q4_0: f32, f16 or bf16 where w is packed in panels");
-  CHECK(refused(base + "x=int8 w=int8 k=32") == "w=int8: f32, f16 or bf16 where w is packed in panels");
-  CHECK(refused(base + "x=int8 w=f32 k=32") == "pack=panels: panels of w=f32 are for x=f32, f16 or bf16, not x=int8");
+  CHECK(refused(base + "x=f16 w=f16 k=32 groups=2") ==
+        "pack=panels is not supported for channels in groups; leave it out");
+  CHECK(refused(base + "x=f16 w=f16 k=32 w_layout=kctrs") == "w_layout must be ktrsc (got kctrs): w is packed");
+  CHECK(refused(base + "x=f16 w=f16 k=40") == "k must be a multiple of 16, the rows of a panel (got 40)");
+  CHECK(refused(base + "x=f16 w=q4_0 k=32") == "w must be f32, f16 or bf16 with pack=panels (got q4_0)");
+  CHECK(refused(base + "x=int8 w=int8 k=32") == "w must be f32, f16 or bf16 with pack=panels (got int8)");
+  CHECK(refused(base + "x=int8 w=f32 k=32") ==
+        "pack=panels is not supported: panels of w=f32 are for x=f32, f16 or bf16, not x=int8");
   const Operation& op = Problem::parse(base + "x=f16 w=f16 k=32").operation();
   const auto packed = [&](const char* rest, const Arch& target) {
     return op.packed(Problem::parse(fmt::format("conv n=1 c=32 in=8x8 kernel=3 y=f32 {}", rest)), target);
@@ -306,7 +308,7 @@ TEST_CASE("depthwise convolutions have a kernel of their own, with the bits of t
   };
   CHECK(why("c=32 k=32 kernel=3").find("not a depthwise") == 0);
   CHECK(why("c=32 k=64 groups=32 kernel=3").find("not a depthwise") == 0);
-  CHECK(why("c=24 k=24 groups=24 kernel=3") == "c=24 is no multiple of 16");
+  CHECK(why("c=24 k=24 groups=24 kernel=3") == "c must be a multiple of 16 (got 24)");
   CHECK(why("c=32 k=32 groups=32 kernel=3 x_layout=ncdhw").find("x_layout") == 0);
   CHECK(why("c=32 k=32 groups=32 kernel=3 cache=1") == "cache");
   CHECK(why("c=32 k=32 groups=32 kernel=9 ") == "81 taps are more than 64");

@@ -215,6 +215,6 @@ TEST_CASE("a device may be any target whose features this CPU has, and no other"
     const Error e = refusal([&] { Device::open_cpu({.threads = 1, .parallel_for = {}, .target = other}); });
     CHECK(e.field() == "target");
     CHECK(e.value() == other);
-    CHECK(e.allowed() == "this machine's CPU runs " + names);
+    CHECK(e.allowed() == "must be one of those that this machine's CPU runs: " + names);
   }
 }

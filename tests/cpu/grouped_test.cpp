@@ -244,7 +244,7 @@ TEST_CASE("groups: what a launch must not be is refused by name") {
   args.group_rows = reinterpret_cast<const std::int32_t*>(reinterpret_cast<const char*>(rows) + 2);
   const Error odd = refusal([&] { kernel.launch(nullptr, args); });
   CHECK(odd.field() == "group_rows");
-  CHECK(odd.allowed() == "must be a multiple of 4 bytes");
+  CHECK(odd.allowed() == "must be aligned to 4 bytes");
   args.group_rows = rows, args.m = -1;
   CHECK(refusal([&] { kernel.launch(nullptr, args); }).field() == "m");
   // A check on the host names the offset that is wrong.
@@ -252,7 +252,7 @@ TEST_CASE("groups: what a launch must not be is refused by name") {
   const Error wrong = refusal([&] { o.wrong(); });
   CHECK(wrong.field() == "group_rows[2]");
   CHECK(wrong.value() == "3");
-  CHECK(wrong.allowed() == "5 to 12");
+  CHECK(wrong.allowed() == "must be 5 to 12");
 }
 
 TEST_CASE("groups: fewer rows than the problem's, and strides of their own") {

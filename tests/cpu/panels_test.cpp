@@ -154,23 +154,26 @@ TEST_CASE("formats whose panels hold the same share an entry, for which native k
 }
 
 TEST_CASE("what panels are not for is refused by name") {
-  CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
+  CHECK(refused("gemm x=q8_1 w=q4_0 y=f32 m=1 n=40 k=64 pack=panels") ==
+        "n must be a multiple of 16, the rows of a panel (got 40)");
   CHECK(refused("gemm x=int8_row w=int8_row y=f32 m=1 n=48 k=40 pack=panels") ==
-        "k=40: a multiple of 32, the columns of a panel's block");
+        "k must be a multiple of 32, the columns of a panel's block (got 40)");
   CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
-            .find("pack=panels: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
+            .find("pack=panels is not supported: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
   CHECK(refused("gemm x=q8_1 w=nf4 y=f32 m=1 n=48 k=256 pack=panels")
-            .find("pack=panels: w=nf4 has no panels; f32, f16, bf16, e4m3, ") == 0);
+            .find("pack=panels is not supported: w=nf4 has no panels; f32, f16, bf16, e4m3, ") == 0);
   CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
-        "pack=panels: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
+        "pack=panels is not supported: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
   CHECK(refused("gemm x=int8 w=int8_row y=f32 m=1 n=48 k=64 pack=panels") ==
-        "pack=panels: panels of w=int8_row are for x=q8_1 or int8_row (x_from quantizes floats), not x=int8");
+        "pack=panels is not supported: panels of w=int8_row are for x=q8_1 or int8_row (x_from quantizes floats), not "
+        "x=int8");
   CHECK(refused("gemm x=int8_row w=int8 y=f32 m=1 n=48 k=64 pack=panels") ==
-        "pack=panels: panels of w=int8 are for x=int8, not x=int8_row");
-  CHECK(refused("gemm x=f16 w=f16 y=f32 m=1 n=40 k=7 pack=panels") == "n=40: a multiple of 16, the rows of a panel");
-  CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order=none: tiles or panels");
+        "pack=panels is not supported: panels of w=int8 are for x=int8, not x=int8_row");
+  CHECK(refused("gemm x=f16 w=f16 y=f32 m=1 n=40 k=7 pack=panels") ==
+        "n must be a multiple of 16, the rows of a panel (got 40)");
+  CHECK(refused("pack w=q4_0 x=q8_1 n=48 k=64 order=none") == "order must be tiles or panels (got none)");
   CHECK(refused("conv x=f16 w=f16 y=f16 n=1 c=64 k=40 in=8x8 kernel=3x3 pack=panels") ==
-        "k=40: a multiple of 16, the rows of a panel");
+        "k must be a multiple of 16, the rows of a panel (got 40)");
 }
 
 TEST_CASE("weights that stand in panels are offered to a CPU, and to it alone") {

@@ -199,7 +199,7 @@ TEST_CASE("writers: declarations that make no file are refused") {
   refused({{"w", "F31", {1}}}, "F31", path);
   refused({{"w", "F32", {1}}, {"w", "F16", {1}}}, "twice", path);
   refused({{"__metadata__", "F32", {1}}}, "twice", path);
-  refused({{"w", "F32", {-1}}}, ">= 0", path);
+  refused({{"w", "F32", {-1}}}, "0 or more", path);
   refused({{"w", "F4", {3}}}, "whole bytes", path);
   refused({{"w", "F32", {1ll << 40, 1ll << 40}}}, "2^64", path);
   refused({{"w", "F32", {1ll << 62}}}, "2^64", path);

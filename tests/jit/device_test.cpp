@@ -32,7 +32,7 @@ TEST_CASE("device: an ordinal that does not exist names those that do") {
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(2); }), "0 to 1"));
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(-1); }), "-1"));
   fake_cuda_set_device_count(1);
-  CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(1); }), "the only device is 0"));
+  CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(1); }), "must be 0, the only device"));
   fake_cuda_set_device_count(0);
   CHECK(Device::count(paths::fake_cuda()) == 0);
   CHECK(mentions(error_of(ErrorCode::invalid_argument, [] { Fake::open(0); }), "no CUDA device"));

@@ -22,7 +22,7 @@ TEST_CASE("driver: a failed call names itself, the error and its text") {
   const auto error = error_of(ErrorCode::driver_failed, [&] { driver.must(driver.init, 0u); });
   CHECK(error.field() == "cuInit");
   CHECK(error.value() == "CUDA_ERROR_ILLEGAL_ADDRESS");
-  CHECK(error.allowed() == "an illegal memory access was encountered (700)");
+  CHECK(error.allowed() == "failed: an illegal memory access was encountered (700)");
   CHECK(jit::is_sticky(error));
   fake_cuda_fail("cuInit", 1, 12345);
   const auto unknown = error_of(ErrorCode::driver_failed, [&] { driver.must(driver.init, 0u); });

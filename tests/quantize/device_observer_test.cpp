@@ -140,11 +140,11 @@ TEST_CASE("a device's observer names infinities and bad arguments", "[quantize][
   std::vector<float> values(5000, 1.0f);
   values[4321] = kInf, values[1234] = -kInf;
   device.observe(values.data(), 5000, 10);
-  CHECK(refusal([&] { device.observed(); }) == "element 1244 = -inf: must be finite or NaN");
-  CHECK(refusal([&] { device.observe(nullptr, 1); }).find("x = null") != std::string::npos);
-  CHECK(refusal([&] { device.observe(values.data(), -1); }).find("elements = -1") != std::string::npos);
-  CHECK(refusal([&] { device.observe(values.data(), 1, -1); }).find("first = -1") != std::string::npos);
-  CHECK(refusal([&] { device.observe(values.data(), 1, 0, 0); }).find("inner = 0") != std::string::npos);
-  CHECK(refusal([] { Emulated("f32", {.bins = 7}, 1); }).find("bins = 7") != std::string::npos);
+  CHECK(refusal([&] { device.observed(); }) == "element 1244 must be finite or NaN (got -inf)");
+  CHECK(refusal([&] { device.observe(nullptr, 1); }).find("x must have") != std::string::npos);
+  CHECK(refusal([&] { device.observe(values.data(), -1); }).find("elements must be") != std::string::npos);
+  CHECK(refusal([&] { device.observe(values.data(), 1, -1); }).find("first must be") != std::string::npos);
+  CHECK(refusal([&] { device.observe(values.data(), 1, 0, 0); }).find("inner must be") != std::string::npos);
+  CHECK(refusal([] { Emulated("f32", {.bins = 7}, 1); }).find("bins must be") != std::string::npos);
   CHECK(refusal([] { observe_task(Format::parse("int8")); }).find("int8") != std::string::npos);
 }

@@ -316,7 +316,7 @@ TEST_CASE("quantize: a damaged part is made again, a cut or strange one refused"
   const std::string bytes = slurp(model / "o.gguf"), part = model / "o.gguf.part", journal = part + ".journal";
   fs::remove(model / "o.gguf");
   const QuantizePolicy resume{.resume = true};
-  contains(message(model, "q4_0", "o.gguf", resume), "is not there");
+  contains(message(model, "q4_0", "o.gguf", resume), "does not exist");
 
   killed(model, "q4_0", "o.gguf", 7);
   const std::string part_was = slurp(part), journal_was = slurp(journal);
@@ -835,7 +835,7 @@ TEST_CASE("quantize: importance from arrays and from an imatrix") {
     refused("q3_k", files, "importance of 'a' [7]");
   }
   Calibration::npy(folder / "a.npy", "<f4", "128,", std::as_bytes(std::span(a).first(128)));
-  refused("q3_k", files, "one a column");
+  refused("q3_k", files, "one per column");
   Calibration::npy(folder / "a.npy", "<f4", "2, 128", std::as_bytes(std::span(a)));
   refused("q3_k", files, "one for each column");
   Calibration::npy(folder / "a.npy", "<f4", "0,", {});

@@ -10,12 +10,15 @@
 #include <string>
 
 #include "support/catch.h"
+#include "support/sentence.h"
 
 template <std::invocable Action>
 tilewright::Error refusal(Action&& action) {
   try {
     action();
   } catch (const tilewright::Error& e) {
+    INFO(e.what());
+    CHECK(is_sentence(e.what()));
     return e;
   }
   FAIL("accepted");
@@ -28,8 +31,5 @@ inline tilewright::Error refusal(const std::string& text) {
   return refusal([&] { tilewright::Problem::parse(text); });
 }
 
-// It as one line, "k=100: a multiple of 64".
-inline std::string refused(const std::string& text) {
-  const tilewright::Error e = refusal(text);
-  return e.field() + "=" + e.value() + ": " + e.allowed();
-}
+// Its message, "k must be a multiple of 64 (got 100)".
+inline std::string refused(const std::string& text) { return refusal(text).what(); }

@@ -99,16 +99,17 @@ TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
   CHECK(gathers(bf16 + "c=3 in=900 k=24 kernel=41 pad=20") == "unit=1 taps=decltype(k.taps)(2) places=43");
   CHECK(gathers(bf16 + "c=1 in=9000 k=24 kernel=400 stride=160") == "unit=1");
   CHECK(why_not(bf16 + "c=1 in=9000 k=24 kernel=400 stride=160 pad=200") ==
-        "kernel = 400: at most 64 places on its axes together where channels are no whole pieces of 16 bytes");
+        "kernel must have at most 64 places on its axes together where channels are not whole pieces of 16 bytes (got "
+        "400)");
   CHECK(why_not(bf16 + "c=3 in=1024x1024x1024 k=24 kernel=1 stride=2")
-            .starts_with("in = 1024x1024x1024: less than 1073741824"));
+            .starts_with("in must have less than 1073741824 pixels"));
   CHECK(why_not(bf16 + "c=8 in=1024x1024x1023 k=24 kernel=1 stride=2").empty());
   CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3").empty());
   CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=3 in=9x9 k=24 kernel=3" + torch) ==
         "unit=1 taps_innermost=1 y_channels_first=1");
   CHECK(why_not("x=f32 w=bf16 y=f32 n=1 c=8 in=9x9 k=24 kernel=3") == "w=bf16 has other elements than x=f32");
   CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no tf32 matrix instruction");
-  CHECK(why_not("x=int8 w=int8_row y=f32 n=1 c=3 in=9x9 k=24 kernel=3") == "k = 27: a multiple of 2 is needed");
+  CHECK(why_not("x=int8 w=int8_row y=f32 n=1 c=3 in=9x9 k=24 kernel=3") == "k must be a multiple of 2 (got 27)");
   CHECK(why_not(bf16 + "c=8 in=9x9 k=24 kernel=3", "sm_75") == "sm_75 has no bf16 matrix instruction");
   CHECK(why_not("x=f16 w=f16 y=f16 n=1 c=3 in=9x9 k=24 kernel=3" + torch, "sm_75").empty());
   // Blocks that are fake quantized lie side by side, and in shared memory together.
@@ -123,13 +124,13 @@ TEST_CASE("conv: what mma takes, and how it gathers x", "[conv]") {
   CHECK(gathers("x=f32 w=f32 y=f32 n=1 c=9 in=9x9 k=24 kernel=3" + torch + quant + "128") ==
         "unit=1 taps_innermost=1 y_channels_first=1 quant_block=128");
   CHECK(why_not(bf16 + "c=16 in=9x9 k=24 kernel=3" + quant + "16") ==
-        "w_layout = ktrsc: order=ctrs of quant_act takes kctrs");
+        "w_layout must be kctrs with order=ctrs of quant_act (got ktrsc)");
   CHECK(why_not(bf16 + "c=16 in=9x9 k=24 kernel=3 w_layout=kctrs order=trsc" + quant + "16") ==
-        "w_layout = kctrs: order=trsc of quant_act takes ktrsc");
+        "w_layout must be ktrsc with order=trsc of quant_act (got kctrs)");
   CHECK(why_not(bf16 + "c=48 in=9x9 k=24 kernel=3 order=trsc" + quant + "32") ==
-        "48 channels of a group: whole blocks of 32 are needed");
+        "a group must have whole blocks of 32 channels (got 48)");
   CHECK(why_not("x=f32 w=f32 y=f32 n=1 c=9 in=9x9 k=24 kernel=3 w_layout=kctrs" + quant + "256", "sm_89") ==
-        "quant_act = e2m1/256: no tile of whole blocks fits into shared memory");
+        "quant_act=e2m1/256 is not supported: no tile of whole blocks fits into shared memory");
   // More blocks than a grid has.
   CHECK(gathers("x=f16 w=f16 y=f16 n=64 c=1048576 in=500x500 k=1048576 kernel=1 groups=1048576") == "nothing");
 }
@@ -152,7 +153,7 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
     REQUIRE_FALSE(candidates.empty());
     const std::string source = conv::wgmma().source(problem, hopper, candidates.front()).text;
     CHECK(source.find(fmt::format("k.quant_block = {};", problem.as<Conv>()->quant_act.block)) != source.npos);
-    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace = 0: x "));
+    CHECK(why_not(conv::wgmma(), layer + trsc).starts_with("workspace=0 is too small: x "));
   }
   CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16" + room).empty());
   // Along columns a row is written for each output pixel, whatever padding, cache and strides are.
@@ -176,26 +177,25 @@ TEST_CASE("conv: who takes input that is fake quantized", "[conv]") {
   CHECK(shape.written_x_map[3].step == 3 * 31 * 200);
   CHECK(shape.written_w_map[0].step == 200);
   CHECK(why_not(conv::wgmma(), bf16 + "c=64 in=20x90 kernel=3 quant_act=e2m1/64")
-            .starts_with("workspace = 0: x and w are written there"));
+            .starts_with("workspace=0 is too small: x and w are written there"));
   CHECK(why_not(conv::mma(), bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16").empty());
   // With weights of another format.
   const std::string coded = "x=bf16 w=int4_g32 c=64 in=20x30 kernel=3 quant_act=e2m1/32", tiles = " pack=tiles";
   CHECK(why_not(conv::wgmma(), coded + room).empty());
-  CHECK(why_not(conv::wgmma(), coded).starts_with("workspace = 0: x and w are written there"));
+  CHECK(why_not(conv::wgmma(), coded).starts_with("workspace=0 is too small: x and w are written there"));
   CHECK(why_not(conv::wgmma(), coded + trsc + room).empty());
   CHECK(why_not(conv::wgmma(), coded + trsc + tiles + room).empty());
-  CHECK(why_not(conv::wgmma(), coded + trsc + tiles).starts_with("workspace = 0: x is written there"));
-  CHECK(why_not(conv::wgmma(), coded + tiles + room) ==
-        "pack = tiles: order=ctrs of quant_act takes w that is not packed");
+  CHECK(why_not(conv::wgmma(), coded + trsc + tiles).starts_with("workspace=0 is too small: x is written there"));
+  CHECK(why_not(conv::wgmma(), coded + tiles + room) == "pack=tiles is not supported with order=ctrs of quant_act");
   CHECK(why_not(conv::wgmma(), "x=bf16 w=int4_g32 c=64 in=20x30 kernel=1 quant_act=e2m1/32" + tiles + room).empty());
   CHECK(why_not(conv::mma(), coded + trsc).empty());
   CHECK(why_not(conv::mma(), coded + trsc + tiles) == "w is packed");
   CHECK(why_not(conv::reference(), coded + tiles).empty());
   for (const Family* family : {&conv::pointwise_wgmma(), &conv::pointwise_mma(), &conv::pointwise_gemv()})
     CHECK(why_not(*family, bf16 + "c=64 in=20x30 kernel=1 quant_act=e2m1/16") ==
-          "quant_act: x is fake quantized before it is multiplied");
+          "quant_act is not supported: x is fake quantized before it is multiplied");
   CHECK(why_not(conv::direct(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16") ==
-        "quant_act: x is fake quantized before it is multiplied");
+        "quant_act is not supported: x is fake quantized before it is multiplied");
   CHECK(why_not(conv::reference(), bf16 + "c=64 in=20x30 kernel=3 groups=64 quant_act=e2m1/16").empty());
 }
 
@@ -365,15 +365,18 @@ TEST_CASE("conv: weights packed as tiles", "[conv]") {
   std::string names;
   for (const PointerRule& rule : conv::operation().contract(*packed).pointers) names += std::string(rule.name) + ", ";
   CHECK(names == "x.data, w.data (tiles), w.scales (tiles), y, ");
-  CHECK(conv::mma().why_not(*packed, hopper) == "a pointwise convolution, which pointwise_mma serves");
+  CHECK(conv::mma().why_not(*packed, hopper) == "a pointwise convolution is served by pointwise_mma");
   CHECK(conv::pointwise_mma().why_not(*packed, hopper) == "w is packed");
   CHECK(conv::direct().why_not(*packed, hopper) == "w is packed as tiles");
   const std::string tiles = "conv x=bf16 y=bf16 n=1 in=9x11 pack=tiles ";
-  CHECK(refused(tiles + "w=int4_g128 c=256 k=100 kernel=1") == "k=100: a multiple of 64, the rows of a tile");
-  CHECK(refused(tiles + "w=e4m3 c=36 k=64 kernel=3").starts_with("kernel elements times c=324: a multiple of 64"));
-  CHECK(refused(tiles + "w=bf16 c=64 k=64 kernel=3") == "pack=tiles: w=bf16 has no tiles for x=bf16");
-  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 w_layout=kctrs") == "w_layout=kctrs: ktrsc where w is packed");
-  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") == "pack=tiles: none where channels are in groups");
+  CHECK(refused(tiles + "w=int4_g128 c=256 k=100 kernel=1") ==
+        "k must be a multiple of 64, the rows of a tile (got 100)");
+  CHECK(refused(tiles + "w=e4m3 c=36 k=64 kernel=3").starts_with("kernel elements times c must be a multiple of 64"));
+  CHECK(refused(tiles + "w=bf16 c=64 k=64 kernel=3") == "pack=tiles is not supported: w=bf16 has no tiles for x=bf16");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 w_layout=kctrs") ==
+        "w_layout must be ktrsc (got kctrs): w is packed");
+  CHECK(refused(tiles + "w=e4m3 c=64 k=64 kernel=3 groups=2") ==
+        "pack=tiles is not supported for channels in groups; leave it out");
 }
 
 TEST_CASE("conv: weights in panels are for CPUs", "[conv]") {
@@ -419,10 +422,10 @@ TEST_CASE("conv: wgmma takes weights in tiles where taps are whole panels", "[co
     CHECK(why(text) == "");
   CHECK(conv::wgmma()
             .why_not(Problem::parse("conv x=bf16 w=int4_g32 y=bf16 n=1 in=9x9 c=96 k=64 kernel=2 pack=tiles"), hopper)
-            .starts_with("c = 96: a multiple of 64 is needed"));
-  CHECK(why("x=e4m3 w=int4_row c=128").starts_with("c = 128: a multiple of 256 is needed"));
+            .starts_with("c must be a multiple of 64"));
+  CHECK(why("x=e4m3 w=int4_row c=128").starts_with("c must be a multiple of 256"));
   CHECK(why("x=e4m3 w=nvfp4 global=mul c=128").find("elements that wgmma has") != std::string::npos);  // x is widened
-  CHECK(why("x=bf16 w=int4_g32 c=64 x_layout=ncdhw").starts_with("workspace = 0: x is written there first"));
+  CHECK(why("x=bf16 w=int4_g32 c=64 x_layout=ncdhw").starts_with("workspace=0 is too small: x is written there first"));
   // Worth it for few pixels.
   const auto packs = [&](const std::string& in) {
     const Problem p = Problem::parse("conv x=bf16 w=int4_g128 y=bf16 n=1 c=128 k=128 kernel=3 pad=1 in=" + in);
@@ -440,7 +443,7 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
   const auto writes = [&](const std::string& text) -> std::string {
     const Problem problem = Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 " + text);
     const std::vector<Recommendation> advice = conv::operation().recommended(problem, hopper);
-    const bool lacks = conv::wgmma().why_not(problem, hopper).starts_with("workspace = 0: ");
+    const bool lacks = conv::wgmma().why_not(problem, hopper).starts_with("workspace=0 is too small: ");
     CHECK(lacks == !advice.empty());
     const Problem enough = lacks ? advice.front().problem : problem;
     CHECK(conv::operation().recommended(enough, hopper).empty());
@@ -485,7 +488,7 @@ TEST_CASE("conv: what wgmma writes to the workspace first", "[conv]") {
   for (const char* pair : {"x=f16 w=mxfp4", "x=f16 w=bf16", "x=f32 w=bf16", "x=e4m3 w=nvfp4 global=mul",
                            "x=e5m2 w=int4_row", "x=e4m3 w=int4_g64", "x=int8 w=e4m3"}) {
     INFO(pair);
-    CHECK(writes(std::string(pair) + " c=64").find("elements that wgmma has are needed") != std::string::npos);
+    CHECK(writes(std::string(pair) + " c=64").find("x must have elements that wgmma has") != std::string::npos);
   }
   CHECK(conv::operation()
             .recommended(Problem::parse("conv y=f32 n=1 in=80x81 k=64 kernel=3 x=bf16 w=nvfp4 global=mul c=64"),

@@ -101,61 +101,65 @@ TEST_CASE("conv: what it refuses, by name", "[conv]") {
   const std::string base = "conv x=bf16 w=bf16 y=bf16 n=1 c=16 k=24 ";
   const std::string cube = base + "in=4x9x11 kernel=3x3x3 ";
   CHECK_NOTHROW(Problem::parse(kSmall));
-  CHECK(refused(base + "kernel=3").starts_with("in=: required"));
-  CHECK(refused(base + "in=4x9x11x2 kernel=3") == "in=4x9x11x2: values for one to three axes, with x between them");
-  CHECK(refused(base + "in=4x9x11 kernel=3x3") == "kernel=3x3: one value, or 3: in has as many extents");
-  CHECK(refused(cube + "stride=1x2") == "stride=1x2: one value, or 3: in has as many extents");
-  CHECK(refused(cube + "pad=1x1") == "pad=1x1: one value, or 3: in has as many extents");
-  CHECK(refused(cube + "pad_mode=zeroxzero").starts_with("pad_mode=zeroxzero: one value, or 3"));
-  CHECK(refused(cube + "pad=1x1xa").starts_with("pad=a: an integer"));
-  CHECK(refused(cube + "pad=-1").starts_with("pad=-1: 0 to"));
-  CHECK(refused(cube + "pad_mode=mirror").starts_with("pad_mode=mirror: "));
-  CHECK(refused(cube + "stride=0").starts_with("stride=0: 1 to"));
-  CHECK(refused(cube + "dilation=0x1x1").starts_with("dilation=0: 1 to"));
-  CHECK(refused(base + "in=4x0x11 kernel=1").starts_with("in=0: 1 to"));
-  CHECK(refused(base + "in=4x9x11 kernel=0").starts_with("kernel=0: 1 to"));
+  CHECK(refused(base + "kernel=3").starts_with("in is required"));
+  CHECK(refused(base + "in=4x9x11x2 kernel=3") ==
+        "in must have values for one to three axes, with x between them (got 4x9x11x2)");
+  CHECK(refused(base + "in=4x9x11 kernel=3x3") ==
+        "kernel must have one value or 3, as many as in has extents (got 3x3)");
+  CHECK(refused(cube + "stride=1x2") == "stride must have one value or 3, as many as in has extents (got 1x2)");
+  CHECK(refused(cube + "pad=1x1") == "pad must have one value or 3, as many as in has extents (got 1x1)");
+  CHECK(refused(cube + "pad_mode=zeroxzero").starts_with("pad_mode must have one value or 3"));
+  CHECK(refused(cube + "pad=1x1xa").starts_with("pad must be an integer"));
+  CHECK(refused(cube + "pad=-1").starts_with("pad must be 0 to"));
+  CHECK(refused(cube + "pad_mode=mirror").starts_with("pad_mode must be "));
+  CHECK(refused(cube + "stride=0").starts_with("stride must be 1 to"));
+  CHECK(refused(cube + "dilation=0x1x1").starts_with("dilation must be 1 to"));
+  CHECK(refused(base + "in=4x0x11 kernel=1").starts_with("in must be 1 to"));
+  CHECK(refused(base + "in=4x9x11 kernel=0").starts_with("kernel must be 1 to"));
   CHECK(refused(base + "in=2x9x11 kernel=3") ==
-        "kernel=3x3x3: no longer than the padded input: axis 0 of in=2x9x11 has 2 elements with its padding, and the "
+        "kernel must not be longer than the padded input (got 3x3x3): axis 0 of in=2x9x11 has 2 elements with its "
+        "padding, and the "
         "kernel spans 3");
-  CHECK(refused(base + "in=9 kernel=3 dilation=2147483647").starts_with("kernel=3: no longer than"));
-  CHECK(refused(cube + "groups=3") == "groups=3: a divisor of c=16, which the groups share evenly");
-  CHECK(refused(cube + "groups=16") == "groups=16: a divisor of k=24, which the groups share evenly");
-  CHECK(refused(cube + "groups=-8").starts_with("groups=-8: "));
+  CHECK(refused(base + "in=9 kernel=3 dilation=2147483647").starts_with("kernel must not be longer than"));
+  CHECK(refused(cube + "groups=3") == "groups must be a divisor of c=16, which the groups share evenly (got 3)");
+  CHECK(refused(cube + "groups=16") == "groups must be a divisor of k=24, which the groups share evenly (got 16)");
+  CHECK(refused(cube + "groups=-8").starts_with("groups must be "));
   CHECK(refused(base + "in=4x3x11 kernel=1 pad=0x3x0 pad_mode=reflect") ==
-        "pad=0x3x0: less than the axis' extent where pad_mode=reflect, and in=4x3x11");
-  CHECK(refused(cube + "cache=3").starts_with("cache=3: 0 to 2: "));
+        "pad must be less than the axis' extent with pad_mode=reflect, and in=4x3x11 (got 0x3x0)");
+  CHECK(refused(cube + "cache=3").starts_with("cache must be 0 to 2 (got 3): "));
   CHECK_NOTHROW(Problem::parse(cube + "cache=2"));
-  CHECK(refused(base + "in=2x9x11 kernel=3x1x1 pad=1x0x0 cache=2").starts_with("cache=2: 0 to 1: "));
-  CHECK(refused("conv x=q8_1 w=bf16 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x=q8_1: f32, f16"));
-  CHECK(refused("conv x=e4m3_row w=e4m3 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x=e4m3_row: "));
-  CHECK(refused("conv x=bf16 w=e4m3_b128 y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w=e4m3_b128: "));
-  CHECK(refused("conv x=int8 w=int8_asym_row y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w=int8_asym_row: "));
+  CHECK(refused(base + "in=2x9x11 kernel=3x1x1 pad=1x0x0 cache=2").starts_with("cache must be 0 to 1 (got 2): "));
+  CHECK(refused("conv x=q8_1 w=bf16 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x must be f32, f16"));
+  CHECK(refused("conv x=e4m3_row w=e4m3 y=bf16 n=1 c=32 in=9 k=24 kernel=3").starts_with("x must be "));
+  CHECK(refused("conv x=bf16 w=e4m3_b128 y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w must be "));
+  CHECK(refused("conv x=int8 w=int8_asym_row y=bf16 n=1 c=128 in=9 k=128 kernel=1").starts_with("w must be "));
   CHECK(refused("conv x=bf16 w=q4_0 y=bf16 n=1 c=24 in=9 k=8 kernel=3") ==
-        "c=24: 3 kernel elements of 24 channels are a row of w=q4_0: a multiple of its blocks of 32");
+        "c=24 is not supported: 3 kernel elements of 24 channels are a row of w=q4_0, whose blocks have 32 elements");
   CHECK(refused("conv x=bf16 w=q4_0 y=bf16 n=1 c=32 in=9 k=8 kernel=3 w_layout=kctrs") ==
-        "w_layout=kctrs: ktrsc: w=q4_0 has blocks of 32");
-  CHECK(refused(cube + "residual=int8").starts_with("residual=int8: f32, f16 or bf16"));
-  CHECK(refused(cube + "beta=2") == "beta=2: left out: there is no residual");
-  CHECK(refused(cube + "y_scale=2").starts_with("y_scale=2: left out"));
-  CHECK(refused(cube + "accum=fast").starts_with("accum=fast: only for fp8"));
-  CHECK(refused(cube + "global=mul").starts_with("global=mul: left out"));
-  CHECK(refused("conv x=int8_tensor w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3").starts_with("global=none: mul"));
-  CHECK(refused(cube + "quant_act=e2m1/24") == "quant_act=e2m1/24: e2m1/ and one of 16, 32, 64, 128, 256");
-  CHECK(refused(cube + "quant_act=e2m1/8").starts_with("quant_act=e2m1/8: e2m1/ and one of 16,"));
-  CHECK(refused(cube + "quant_act=e2m1/0") == "quant_act=e2m1/0: a block of one element or more");
-  CHECK(refused(cube + "quant_act=e2m1/-16") == "quant_act=e2m1/-16: a block of one element or more");
-  CHECK(refused(cube + "quant_act=e2m1/x").starts_with("quant_act=x: an integer"));
-  CHECK(refused(cube + "quant_act=e4m3/16") == "quant_act=e4m3/16: e2m1/ and the elements of a block, as in e2m1/16");
-  CHECK(refused(cube + "quant_act=16").starts_with("quant_act=16: e2m1/ and the elements of a block"));
-  CHECK(refused(cube + "order=trsc") == "order=trsc: left out: there is no quant_act");
-  CHECK(refused(cube + "quant_act=e2m1/16 order=cthw").starts_with("order=cthw: "));
+        "w_layout must be ktrsc (got kctrs): w=q4_0 has blocks of 32");
+  CHECK(refused(cube + "residual=int8").starts_with("residual must be f32, f16 or bf16"));
+  CHECK(refused(cube + "beta=2") == "beta must be left out (got 2): the problem has no residual");
+  CHECK(refused(cube + "y_scale=2").starts_with("y_scale must be left out"));
+  CHECK(refused(cube + "accum=fast").starts_with("accum=fast is only supported for fp8"));
+  CHECK(refused(cube + "global=mul").starts_with("global must be left out"));
+  CHECK(refused("conv x=int8_tensor w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3").starts_with("global must be mul"));
+  CHECK(refused(cube + "quant_act=e2m1/24") == "quant_act must be e2m1/ and one of 16, 32, 64, 128, 256 (got e2m1/24)");
+  CHECK(refused(cube + "quant_act=e2m1/8").starts_with("quant_act must be e2m1/ and one of 16,"));
+  CHECK(refused(cube + "quant_act=e2m1/0") == "quant_act must have a block of at least one element (got e2m1/0)");
+  CHECK(refused(cube + "quant_act=e2m1/-16") == "quant_act must have a block of at least one element (got e2m1/-16)");
+  CHECK(refused(cube + "quant_act=e2m1/x").starts_with("quant_act must be an integer"));
+  CHECK(refused(cube + "quant_act=e4m3/16") ==
+        "quant_act must be e2m1/ and the elements of a block, as in e2m1/16 (got e4m3/16)");
+  CHECK(refused(cube + "quant_act=16").starts_with("quant_act must be e2m1/ and the elements of a block"));
+  CHECK(refused(cube + "order=trsc") == "order must be left out (got trsc): the problem has no quant_act");
+  CHECK(refused(cube + "quant_act=e2m1/16 order=cthw").starts_with("order must be "));
   CHECK(refused("conv x=int8 w=int8_row y=bf16 n=1 c=32 in=9 k=8 kernel=3 quant_act=e2m1/16") ==
-        "quant_act=e2m1/16: left out: f32, f16 and bf16 are fake quantized, and x=int8");
+        "quant_act e2m1/16 is only supported for f32, f16 and bf16, and x=int8; leave it out");
   CHECK(refused("conv x=e4m3 w=e4m3 y=bf16 n=1 c=32 in=9 k=8 kernel=3 quant_act=e2m1/16")
-            .starts_with("quant_act=e2m1/16: left out: "));
-  CHECK(refused("conv x=int8 w=int8 y=int32 n=1 c=32 in=9 k=8 kernel=3").starts_with("y=int32: "));
+            .starts_with("quant_act e2m1/16 is only supported for "));
+  CHECK(refused("conv x=int8 w=int8 y=int32 n=1 c=32 in=9 k=8 kernel=3").starts_with("y must be "));
   CHECK(refused("conv x=bf16 w=bf16 y=bf16 n=2147483647 c=2147483647 in=2147483647x2147483647x2147483647 k=8 kernel=1")
-            .starts_with("x="));
+            .starts_with("x must have at most 2^47 bytes"));
 }
 
 TEST_CASE("conv: a launch is checked by the names of its arguments", "[conv]") {
@@ -184,14 +188,15 @@ TEST_CASE("conv: which ones are pointwise", "[conv]") {
   CHECK(why("in=5x6x7 kernel=1") == "");
   CHECK(why("in=7 kernel=1 dilation=3 w_layout=kctrs") == "");
   CHECK(why("in=1x1 kernel=1 stride=2") == "");
-  CHECK(why("in=5x6 kernel=1x3 pad=0x1") == "a kernel of 3 taps along an axis: one is needed");
-  CHECK(why("in=5x6 kernel=1 stride=1x2") == "a stride of 1 and no padding are needed");
-  CHECK(why("in=2 kernel=1 stride=2 pad=0:1") == "a stride of 1 and no padding are needed");  // as many as there were
-  CHECK(why("in=2 kernel=1 stride=2 pad=1:0") == "a stride of 1 and no padding are needed");
-  CHECK(why("in=5 kernel=1 pad=0:1") == "a stride of 1 and no padding are needed");
-  CHECK(why("in=5 kernel=1 groups=2") == "groups = 2: channels of one group are needed");
-  CHECK(why("in=5 kernel=1 x_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
-  CHECK(why("in=5 kernel=1 y_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
+  CHECK(why("in=5x6 kernel=1x3 pad=0x1") == "kernel must be 1 on every axis (got 3)");
+  CHECK(why("in=5x6 kernel=1 stride=1x2") == "stride must be 1, and there must be no padding");
+  CHECK(why("in=2 kernel=1 stride=2 pad=0:1") ==
+        "stride must be 1, and there must be no padding");  // as many as there were
+  CHECK(why("in=2 kernel=1 stride=2 pad=1:0") == "stride must be 1, and there must be no padding");
+  CHECK(why("in=5 kernel=1 pad=0:1") == "stride must be 1, and there must be no padding");
+  CHECK(why("in=5 kernel=1 groups=2") == "groups must be 1 (got 2)");
+  CHECK(why("in=5 kernel=1 x_layout=ncdhw") == "x_layout and y_layout must be ndhwc");
+  CHECK(why("in=5 kernel=1 y_layout=ncdhw") == "x_layout and y_layout must be ndhwc");
   // Boxes of pixels are for channels that gemm's wgmma does not take.
   const Problem odd = Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=72 in=33x34 k=64 kernel=1"),
                 even = Problem::parse("conv x=f16 w=f16 y=f16 n=2 c=128 in=33x34 k=64 kernel=1");

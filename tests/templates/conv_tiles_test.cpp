@@ -58,18 +58,18 @@ TEST_CASE("conv: kn2row serves few output channels, and says what it does not", 
     CHECK(kn2row.candidates(problem, arch("sm_90a")).empty());
     return kn2row.why_not(problem, arch("sm_90a"));
   };
-  CHECK(refuses(last + "c=96 in=9x9 k=5 kernel=3") == "k = 5: at most 4 output channels");
-  CHECK(refuses(last + "c=9 in=9x9 k=3 kernel=3") == "c = 9: a multiple of 8, at most 4096, is needed");
-  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 stride=2") == "a stride of 2: 1 is needed");
-  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 x_layout=ncdhw") == "x_layout of ndhwc is needed");
-  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=1") == "a pointwise convolution, which pointwise_mma serves");
-  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 cache=1") == "cache: frames of three axes are needed");
-  CHECK(refuses(last + "c=96 in=9x9 k=4 kernel=6") == "36 taps of 4 output channels: at most 128 together");
-  CHECK(refuses(last + "c=96 in=9x9x9 k=1 kernel=3 dilation=2") == "a dilation of 2 from frame to frame: 1 is needed");
+  CHECK(refuses(last + "c=96 in=9x9 k=5 kernel=3") == "k must be at most 4 (got 5)");
+  CHECK(refuses(last + "c=9 in=9x9 k=3 kernel=3") == "c must be a multiple of 8, at most 4096 (got 9)");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 stride=2") == "stride must be 1 (got 2)");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 x_layout=ncdhw") == "x_layout must be ndhwc");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=1") == "a pointwise convolution is served by pointwise_mma");
+  CHECK(refuses(last + "c=96 in=9x9 k=3 kernel=3 cache=1") == "cache needs frames of three axes");
+  CHECK(refuses(last + "c=96 in=9x9 k=4 kernel=6") == "taps times output channels must be at most 128 (got 36 x 4)");
+  CHECK(refuses(last + "c=96 in=9x9x9 k=1 kernel=3 dilation=2") == "dilation from frame to frame must be 1 (got 2)");
   CHECK(refuses(last + "c=4096 in=9x9 k=3 kernel=3") ==
         "no tile of the kernel's taps fits into registers and shared memory");
   CHECK(refuses("conv x=e4m3 w=e4m3 y=bf16 n=1 c=96 in=9x9 k=3 kernel=3") ==
-        "x=e4m3 w=e4m3: 16-bit floats of one type are needed");
+        "x=e4m3 w=e4m3 is not supported: they must be 16-bit floats of one type");
 }
 
 TEST_CASE("conv: depthwise serves 16-bit filters of few columns, and says what it does not", "[conv]") {
@@ -110,18 +110,18 @@ TEST_CASE("conv: depthwise serves 16-bit filters of few columns, and says what i
   };
   const std::string bf16 = "conv x=bf16 w=bf16 y=bf16 n=8 c=96 k=96 groups=96 in=20x20 ";
   CHECK(refuses(bf16 + "kernel=3", "sm_75") == "sm_75 has no matrix units of bf16");
-  CHECK(refuses(bf16 + "kernel=3 stride=2") == "a stride of 2: 1 is needed");
-  CHECK(refuses(bf16 + "kernel=3 residual=bf16") == "residual: there is none to be added");
-  CHECK(refuses(bf16 + "kernel=3 x_layout=ncdhw y_layout=ncdhw") == "x_layout and y_layout of ndhwc are needed");
-  CHECK(refuses(bf16 + "kernel=3 cache=1") == "cache: there is none to be read");
-  CHECK(refuses(bf16 + "kernel=3 dilation=5") == "a kernel that spans 11 columns: at most 9");
-  CHECK(refuses(bf16 + "kernel=17x3") == "a kernel of 17 rows: at most 16");
+  CHECK(refuses(bf16 + "kernel=3 stride=2") == "stride must be 1 (got 2)");
+  CHECK(refuses(bf16 + "kernel=3 residual=bf16") == "residual is not supported");
+  CHECK(refuses(bf16 + "kernel=3 x_layout=ncdhw y_layout=ncdhw") == "x_layout and y_layout must be ndhwc");
+  CHECK(refuses(bf16 + "kernel=3 cache=1") == "cache is not supported");
+  CHECK(refuses(bf16 + "kernel=3 dilation=5") == "kernel must span at most 9 columns (got 11)");
+  CHECK(refuses(bf16 + "kernel=17x3") == "kernel must have at most 16 rows (got 17)");
   CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=96 k=96 groups=96 in=9x9x9 kernel=3") ==
-        "a kernel of 3 frames: one, without padding, is needed");
+        "kernel must have one frame, without padding (got 3)");
   CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=96 k=192 groups=96 in=9x9 kernel=3") ==
-        "c = 96, k = 192, groups = 96: one and the same multiple of 8 is needed");
+        "c=96 k=192 groups=96 must be one and the same multiple of 8");
   CHECK(refuses("conv x=bf16 w=bf16 y=f32 n=1 c=96 k=96 groups=96 in=9x9 kernel=3") ==
-        "x=bf16 w=bf16 y=f32: 16-bit floats are needed, x and w of one type");
+        "x=bf16 w=bf16 y=f32 must be 16-bit floats, x and w of one type");
 }
 
 TEST_CASE("conv: direct serves few channels a group on every target, and says what it does not", "[conv]") {
@@ -161,11 +161,12 @@ TEST_CASE("conv: direct serves few channels a group on every target, and says wh
     return direct.why_not(problem, arch("sm_90a"));
   };
   CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=9x9 k=64 kernel=3 groups=2") ==
-        "32 input channels a group: at most 16");
+        "a group must have at most 16 input channels (got 32)");
   CHECK(refuses(depthwise + "in=9x9 kernel=3 y_layout=ncdhw") == "x_layout and y_layout must be the same");
-  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=9x9 k=64 kernel=3") == "one group, which the matrix units take");
-  CHECK(refuses(depthwise + "in=9x2000 kernel=1x3 dilation=1x300") == "a kernel that spans 601 elements: at most 513");
-  CHECK(refuses(depthwise + "in=9x2000 kernel=1 stride=600") == "a stride of 600: at most 512");
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=9x9 k=64 kernel=3") == "groups=1 is served by the matrix units");
+  CHECK(refuses(depthwise + "in=9x2000 kernel=1x3 dilation=1x300") ==
+        "kernel must span at most 513 elements (got 601)");
+  CHECK(refuses(depthwise + "in=9x2000 kernel=1 stride=600") == "stride must be at most 512 (got 600)");
   CHECK(refuses(depthwise + "in=2000 kernel=500") ==
         "no tile of the kernel's taps fits into registers and shared memory");
 }

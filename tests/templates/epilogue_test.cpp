@@ -144,8 +144,8 @@ TEST_CASE("bytes with zero points: on both sides, and no longer than their sums"
           .why_not(Problem::parse("gemm " + formats + " y=bf16 m=4 n=128 k=" + k), arch("sm_90a"));
     };
     CHECK(why("x=int8_asym_row w=int8_asym_row", "33152") ==
-          "k = 33152: 32-bit sums hold 33025 products of bytes with zero points");
-    CHECK(why("x=int8_row w=int8_row", "131072") == "k = 131072: 32-bit sums hold 131071 products of bytes");
+          "k=33152 is too large: 32-bit sums hold 33025 products of bytes with zero points");
+    CHECK(why("x=int8_row w=int8_row", "131072") == "k=131072 is too large: 32-bit sums hold 131071 products of bytes");
     CHECK(why("x=int8_asym_row w=int8_row") ==
           "x=int8_asym_row has zero points, and w=int8_row no sums of its rows, which these need: int8_asym_row on "
           "both sides has");

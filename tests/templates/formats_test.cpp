@@ -215,8 +215,8 @@ TEST_CASE("what problems say of scales that rows share", "[formats]") {
     const char *text, *field, *value, *allowed;
   };
   for (const Case& c :
-       {Case{"gemm x=e4m3_b128 w=e4m3_b128 y=f16 m=4 n=64 k=128", "x", "e4m3_b128", "128 rows share a scale"},
-        Case{"cast x=f32 y=e4m3_b128 rows=128 cols=128", "y", "e4m3_b128", "128 rows share a scale"},
+       {Case{"gemm x=e4m3_b128 w=e4m3_b128 y=f16 m=4 n=64 k=128", "x", "e4m3_b128", "shares a scale between 128 rows"},
+        Case{"cast x=f32 y=e4m3_b128 rows=128 cols=128", "y", "e4m3_b128", "shares a scale between 128 rows"},
         Case{"gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=4 n=64 k=192", "k", "192", "a multiple of 128"},
         Case{"gemm x=e4m3_row w=e4m3_b128 y=f16 m=4 n=64 k=128 accum=fast", "accum", "fast", "w=e4m3_b128"}}) {
     INFO(c.text);

@@ -74,23 +74,23 @@ TEST_CASE("fake quantizations: text and identity", "[fake_quant]") {
 TEST_CASE("fake quantizations: what they refuse, by name", "[fake_quant]") {
   const std::string op = "fp4_fake_quant ";
   const std::string base = op + "x=bf16 y=bf16 rows=2 ";
-  CHECK(refused(base + "cols=64 block=24") == "block=24: one of 8, 16, 32, 64, 128, 256");
-  CHECK(refused(base + "cols=64 block=0") == "block=0: one of 8, 16, 32, 64, 128, 256");
-  CHECK(refused(base + "cols=512 block=512") == "block=512: one of 8, 16, 32, 64, 128, 256");
-  CHECK(refused(base + "cols=64 block=-16").starts_with("block=-16: 0 to"));
-  CHECK(refused(base + "cols=64 block=4294967312").starts_with("block=4294967312: "));
-  CHECK(refused(base + "cols=0") == "cols=0: 1 to 2147483647 (only rows may be 0)");
-  CHECK(refused(base + "cols=-64").starts_with("cols=-64: 0 to"));
-  CHECK(refused(base + "cols=2147483648").starts_with("cols=2147483648: 0 to"));
-  CHECK(refused(op + "x=bf16 y=bf16 rows=-1 cols=64").starts_with("rows=-1: 0 to"));
-  CHECK(refused(op + "x=nvfp4 y=bf16 rows=2 cols=64") == "x=nvfp4: f32, f16 or bf16");
-  CHECK(refused(op + "x=bf16 y=e4m3 rows=2 cols=64") == "y=e4m3: f32, f16 or bf16");
+  CHECK(refused(base + "cols=64 block=24") == "block must be one of 8, 16, 32, 64, 128, 256 (got 24)");
+  CHECK(refused(base + "cols=64 block=0") == "block must be one of 8, 16, 32, 64, 128, 256 (got 0)");
+  CHECK(refused(base + "cols=512 block=512") == "block must be one of 8, 16, 32, 64, 128, 256 (got 512)");
+  CHECK(refused(base + "cols=64 block=-16").starts_with("block must be 0 to"));
+  CHECK(refused(base + "cols=64 block=4294967312").starts_with("block must be "));
+  CHECK(refused(base + "cols=0") == "cols must be 1 to 2147483647 (only rows may be 0) (got 0)");
+  CHECK(refused(base + "cols=-64").starts_with("cols must be 0 to"));
+  CHECK(refused(base + "cols=2147483648").starts_with("cols must be 0 to"));
+  CHECK(refused(op + "x=bf16 y=bf16 rows=-1 cols=64").starts_with("rows must be 0 to"));
+  CHECK(refused(op + "x=nvfp4 y=bf16 rows=2 cols=64") == "x must be f32, f16 or bf16 (got nvfp4)");
+  CHECK(refused(op + "x=bf16 y=e4m3 rows=2 cols=64") == "y must be f32, f16 or bf16 (got e4m3)");
   CHECK(refused(op + "x=f32 y=f32 rows=2147483647 cols=1073741824") ==
-        "x=f32 of 2147483647 x 1073741824: at most 2^47 bytes");
-  CHECK(refused(op + "x=bf16 rows=2 cols=64").starts_with("y=: required"));
-  CHECK(refused(base + "cols=64 amax=3").starts_with("amax=3: "));
+        "x must have at most 2^47 bytes (got f32 of 2147483647 x 1073741824)");
+  CHECK(refused(op + "x=bf16 rows=2 cols=64").starts_with("y is required"));
+  CHECK(refused(base + "cols=64 amax=3").starts_with("amax=3 is not a field"));
   Fp4FakeQuant negative{.x = Format::parse("f32"), .y = Format::parse("f32"), .rows = 2, .cols = 64, .block = -16};
-  CHECK(refusal([&] { Problem{negative}; }).allowed() == "one of 8, 16, 32, 64, 128, 256");
+  CHECK(refusal([&] { Problem{negative}; }).allowed() == "must be one of 8, 16, 32, 64, 128, 256");
   CHECK(Problem::parse(op + "x=f32 y=f32 rows=2 cols=40 block=16").cols() == 40);  // a row's last block is short
 }
 

@@ -37,7 +37,7 @@ TEST_CASE("scales keep their value or are refused by name", "[import]") {
     const Error e = refusal([&] { imported(r->weight, half); });
     CHECK(e.code() == ErrorCode::unsupported);
     CHECK(e.field() == "scales[0, 3]");
-    CHECK(e.allowed() == "up to 65504 and a multiple of 2^-24: int4_g32 has scales in half precision");
+    CHECK(e.allowed() == "must be at most 65504 and a multiple of 2^-24: int4_g32 has scales in half precision");
     auto channel = with_scale(Checkpoint::compressed_tensors, -1, bits);  // floats hold them all
     CHECK(imported(channel->weight, Format::parse("int4_row")).decoded() == formula(channel->weight));
     CHECK(refusal([&] { imported(channel->weight, half); }).field() == "weight_scale[3, 0]");
@@ -64,54 +64,60 @@ TEST_CASE("what is no checkpoint is refused by name", "[import]") {
              compressed = Checkpoint::compressed_tensors;
   const auto unsupported = ErrorCode::unsupported;
   check(
-      gptq, [](W& w) { w.bits = 5; }, "bits", "5", "2, 3, 4 or 8", unsupported);
+      gptq, [](W& w) { w.bits = 5; }, "bits", "5", "must be 2, 3, 4 or 8", unsupported);
   check(
-      awq, [](W& w) { w.bits = 3; }, "bits", "3", "4", unsupported);
+      awq, [](W& w) { w.bits = 3; }, "bits", "3", "must be 4", unsupported);
   check(
       gptq, [](W& w) { w.packing = static_cast<Checkpoint>(9); }, "packing", "9",
-      "gptq, gptq_v2, awq or compressed_tensors");
+      "must be gptq, gptq_v2, awq or compressed_tensors");
   check(
-      gptq, [](W& w) { w.n = 12; }, "n", "12", "a multiple of 8 below 2147483648");
+      gptq, [](W& w) { w.n = 12; }, "n", "12", "must be a multiple of 8 below 2147483648");
   check(
-      compressed, [](W& w) { w.n = 0; }, "n", "0", "1 to 2147483647");
+      compressed, [](W& w) { w.n = 0; }, "n", "0", "must be 1 to 2147483647");
   check(
-      awq, [](W& w) { w.k = 36; }, "k", "36", "a multiple of 8 below 2147483648");
+      awq, [](W& w) { w.k = 36; }, "k", "36", "must be a multiple of 8 below 2147483648");
   check(
-      awq, [](W& w) { w.k = std::int64_t{1} << 31; }, "k", "2147483648", "a multiple of 8 below 2147483648");
+      awq, [](W& w) { w.k = std::int64_t{1} << 31; }, "k", "2147483648", "must be a multiple of 8 below 2147483648");
   check(
-      gptq, [](W& w) { w.group = 48; }, "group", "48", "a divisor of k = 128, or -1 for all of k");
+      gptq, [](W& w) { w.group = 48; }, "group", "48", "must be a divisor of k=128, or -1 for all of k");
   check(
-      gptq, [](W& w) { w.group = 0; }, "group", "0", "a divisor of k = 128, or -1 for all of k");
+      gptq, [](W& w) { w.group = 0; }, "group", "0", "must be a divisor of k=128, or -1 for all of k");
   check(
-      gptq, [](W& w) { std::swap(w.codes.rows, w.codes.cols); }, "qweight", "i32 [24, 16]", "i32 [16, 24] (k / 8, n)");
+      gptq, [](W& w) { std::swap(w.codes.rows, w.codes.cols); }, "qweight", "i32 [24, 16]",
+      "must be i32 [16, 24], that is [k / 8, n]");
   check(
-      v2, [](W& w) { w.group = 64; }, "qzeros", "i32 [4, 3]", "i32 [2, 3] (k / group, n / 8)");
+      v2, [](W& w) { w.group = 64; }, "qzeros", "i32 [4, 3]", "must be i32 [2, 3], that is [k / group, n / 8]");
   check(
-      awq, [](W& w) { w.codes.type = TensorType::f16; }, "qweight", "f16 [128, 3]", "i32 [128, 3] (k, n / 8)");
+      awq, [](W& w) { w.codes.type = TensorType::f16; }, "qweight", "f16 [128, 3]",
+      "must be i32 [128, 3], that is [k, n / 8]");
   check(
-      awq, [](W& w) { w.zeros.cols = 24; }, "qzeros", "i32 [4, 24]", "i32 [4, 3] (k / group, n / 8)");
+      awq, [](W& w) { w.zeros.cols = 24; }, "qzeros", "i32 [4, 24]", "must be i32 [4, 3], that is [k / group, n / 8]");
   check(
-      awq, [](W& w) { w.scales.rows = 1; }, "scales", "f16 [1, 24]", "f16 or bf16 [4, 24] (k / group, n)");
+      awq, [](W& w) { w.scales.rows = 1; }, "scales", "f16 [1, 24]",
+      "must be f16 or bf16 [4, 24], that is [k / group, n]");
   check(
-      compressed, [](W& w) { w.codes.cols = 128; }, "weight_packed", "i32 [24, 128]", "i32 [24, 16] (n, k / 8)");
+      compressed, [](W& w) { w.codes.cols = 128; }, "weight_packed", "i32 [24, 128]",
+      "must be i32 [24, 16], that is [n, k / 8]");
   check(
       compressed, [](W& w) { std::swap(w.zeros.rows, w.zeros.cols); }, "weight_zero_point", "i32 [4, 3]",
-      "i32 [3, 4] (n / 8, k / group)");
+      "must be i32 [3, 4], that is [n / 8, k / group]");
   check(
       compressed, [](W& w) { w.scales.type = TensorType::i32; }, "weight_scale", "i32 [24, 4]",
-      "f16 or bf16 [24, 4] (n, k / group)");
+      "must be f16 or bf16 [24, 4], that is [n, k / group]");
   check(
-      compressed, [](W& w) { w.g_idx.cols = 64; }, "weight_g_idx", "i32 [1, 64]", "i32 [1, 128] (1, k)");
+      compressed, [](W& w) { w.g_idx.cols = 64; }, "weight_g_idx", "i32 [1, 64]",
+      "must be i32 [1, 128], that is [1, k]");
   check(
-      gptq, [](W& w) { w.codes.bytes = w.codes.bytes.first(12); }, "qweight.bytes", "12", "1536 of i32 [16, 24]");
+      gptq, [](W& w) { w.codes.bytes = w.codes.bytes.first(12); }, "qweight.bytes", "12",
+      "must be 1536 for i32 [16, 24]");
   check(
-      gptq, [](W& w) { w.codes.bytes = {}; }, "qweight", "missing", "i32 [16, 24]");
+      gptq, [](W& w) { w.codes.bytes = {}; }, "qweight", "missing", "must be i32 [16, 24]");
   check(
-      gptq, [](W& w) { w.zeros.bytes = {}; }, "qzeros", "missing", "i32 [4, 3]");
+      gptq, [](W& w) { w.zeros.bytes = {}; }, "qzeros", "missing", "must be i32 [4, 3]");
   check(
-      compressed, [](W& w) { w.scales.bytes = {}; }, "weight_scale", "missing", "f16 or bf16 [24, 4]");
+      compressed, [](W& w) { w.scales.bytes = {}; }, "weight_scale", "missing", "must be f16 or bf16 [24, 4]");
   check(
-      awq, [](W& w) { w.g_idx = w.scales; }, "g_idx", "given", "nothing: awq has none", unsupported);
+      awq, [](W& w) { w.g_idx = w.scales; }, "g_idx", "given", "must be left out: awq has none", unsupported);
 }
 
 TEST_CASE("groups that no format has", "[import]") {
@@ -121,8 +127,8 @@ TEST_CASE("groups that no format has", "[import]") {
     CHECK(e.code() == ErrorCode::unsupported);
     CHECK(e.field() == "group");
     CHECK(e.value() == "16");
-    CHECK(e.allowed() ==
-          (symmetric ? "a multiple of 32, or all of k" : "a multiple of 32, as there are zero points other than 8"));
+    CHECK(e.allowed() == (symmetric ? "must be a multiple of 32, or all of k"
+                                    : "must be a multiple of 32, as there are zero points other than 8"));
     Random row(Checkpoint::awq, 8, 72, -1, TensorType::f16, symmetric, false, 1);
     if (symmetric)
       CHECK(names(import_formats(row.weight)) == std::vector<std::string>{"int4_row"});
@@ -138,13 +144,13 @@ TEST_CASE("groups of other sizes than they should have", "[import]") {
   Error e = refusal([&] { import_order(r.weight); });
   CHECK(e.field() == "g_idx");
   CHECK(e.value() == "31 columns in group 0");
-  CHECK(e.allowed() == "32 in each, as group says");
+  CHECK(e.allowed() == "must have 32 in each, as group says");
   for (const std::int32_t g : {2, -1}) {
     set(5, g);
     e = refusal([&] { import_order(r.weight); });
     CHECK(e.field() == "g_idx[5]");
     CHECK(e.value() == std::to_string(g));
-    CHECK(e.allowed() == "0 to 1, of k / group = 2 groups");
+    CHECK(e.allowed() == "must be 0 to 1, one of k / group = 2 groups");
   }
   Bytes stream(8 * 64);
   CHECK_THROWS_AS(
@@ -159,14 +165,14 @@ TEST_CASE("what an import writes to", "[import]") {
     return refusal([&] { import_weights(r.weight, Format::parse(format), d, s); });
   };
   CHECK(into("int4_g32", data, scales).field() == "format");
-  CHECK(into("q4_0", data, scales).allowed() == "one of uint4_g32");
+  CHECK(into("q4_0", data, scales).allowed() == "must be one of uint4_g32");
   Error e = into("uint4_g32", one, scales);
   CHECK(e.field() == "data");
   CHECK(e.value() == "1 bytes");
-  CHECK(e.allowed() == "256: uint4_g32 of 8 x 64");
+  CHECK(e.allowed() == "must be 256 for uint4_g32 of 8 x 64");
   e = into("uint4_g32", data, data);
   CHECK(e.field() == "scales");
-  CHECK(e.allowed() == "64: uint4_g32 of 8 x 64");
+  CHECK(e.allowed() == "must be 64 for uint4_g32 of 8 x 64");
 }
 
 TEST_CASE("what a checkpoint cannot hold is not exported", "[import]") {
@@ -197,14 +203,15 @@ TEST_CASE("what a checkpoint cannot hold is not exported", "[import]") {
     const Error e = exporting(odd, gptq);
     CHECK(e.code() == ErrorCode::unsupported);
     CHECK(e.field() == "zero point of row 0, group 1");
-    CHECK(e.allowed() == "an integer of 0 to 15");
+    CHECK(e.allowed() == "must be an integer of 0 to 15");
   }
   CHECK(exporting(s, like(Checkpoint::gptq, 64, TensorType::f16)).value() ==
         "row 0, block 1, differs from its group's first");
   CHECK(exporting(s, like(Checkpoint::awq, 16, TensorType::f16)).field() == "group");
   CHECK(exporting(s, like(Checkpoint::awq, 32, TensorType::i32)).field() == "scales.type");
-  CHECK(exporting(s, like(Checkpoint::awq, 32, TensorType::f16), {1, 0}).allowed() == "none: awq has no g_idx");
-  CHECK(exporting(s, gptq, {1, 0}).allowed() == "64 (k), or none");
+  CHECK(exporting(s, like(Checkpoint::awq, 32, TensorType::f16), {1, 0}).allowed() ==
+        "must be left out: awq has no g_idx");
+  CHECK(exporting(s, gptq, {1, 0}).allowed() == "must have 64 (k), or be left out");
   std::vector<std::int32_t> order(64);
   CHECK(exporting(s, gptq, order).field() == "order[1]");
   std::iota(order.begin(), order.end(), 0);
@@ -214,7 +221,7 @@ TEST_CASE("what a checkpoint cannot hold is not exported", "[import]") {
   halves(fine, {1.0f, 1.0009765625f});
   Error e = exporting(fine, like(Checkpoint::compressed_tensors, 32, TensorType::bf16));
   CHECK(e.field() == "weight_scale[0, 1]");
-  CHECK(e.allowed() == "what bf16 holds exactly");
+  CHECK(e.allowed() == "must be a number that bf16 holds exactly");
   Streams rows(row, n, k);
   for (int i = 0; i < 8; ++i) {
     const float v = 1e-30f;

@@ -293,7 +293,7 @@ TEST_CASE("rows of every kind of stream are gathered", "[import]") {
   Bytes other(36);
   CHECK(gather(twice, 32, bytes.data(), other.data()).field() == "order[1]");
   CHECK(gather(beyond, 32, bytes.data(), other.data()).value() == "2");
-  CHECK(gather(negative, 32, bytes.data(), other.data()).allowed() == "each of 0 to 1 once");
+  CHECK(gather(negative, 32, bytes.data(), other.data()).allowed() == "must be each of 0 to 1 once");
   CHECK(gather(fine, 33, bytes.data(), other.data()).field() == "cols");
   CHECK(gather(fine, 32, nullptr, other.data()).field() == "from.data");
   CHECK(gather(fine, 32, bytes.data(), nullptr).field() == "to.data");

@@ -51,11 +51,11 @@ TEST_CASE("mma: operands of different widths", "[mma]") {
         "at most are too");
   CHECK(why_not("x=e4m3_row w=int4_row" + shape, "sm_80") == "sm_80 has no fp8 mma.sync of its own");
   CHECK(why_not("x=q8_1 w=q2_k" + shape, "sm_80") == "w=q2_k has minima of 16 elements, and x=q8_1 sums of 32");
-  CHECK(why_not("x=f16 w=e4m3 y=f32 m=16 n=128 k=255", "sm_80") == "k = 255: a multiple of 2 is needed");
+  CHECK(why_not("x=f16 w=e4m3 y=f32 m=16 n=128 k=255", "sm_80") == "k must be a multiple of 2 (got 255)");
   // Codes of 0 behind a row's end would be -8 by -8.
   CHECK(why_not("x=int4_row w=int4_row" + shape, "sm_80").empty());
   CHECK(why_not("x=int4_row w=ternary_row y=f32 m=16 n=128 k=320", "sm_80") ==
-        "k = 320: a multiple of 128 is needed where both operands are rows of codes");
+        "k must be a multiple of 128 where both operands are rows of codes (got 320)");
   CHECK(why_not("x=int4_row w=q8_0 y=f32 m=16 n=128 k=320", "sm_80").empty());
 }
 
@@ -74,8 +74,8 @@ TEST_CASE("mma: blocks that a target's units scale", "[mma]") {
     for (const char* target : {"sm_120a", "sm_121a"}) CHECK(why_not(problem(512), target).empty());
     for (const char* target : {"sm_90a", "sm_120"})
       CHECK(why_not(problem(512), target) == std::string(target) + " has no matrix instruction that scales blocks");
-    CHECK(why_not(problem(512 + kind.unit / 2), "sm_120a") ==
-          "k = " + std::to_string(512 + kind.unit / 2) + ": a multiple of " + std::to_string(kind.unit) + " is needed");
+    CHECK(why_not(problem(512 + kind.unit / 2), "sm_120a") == "k must be a multiple of " + std::to_string(kind.unit) +
+                                                                  " (got " + std::to_string(512 + kind.unit / 2) + ")");
     // Words of scales: rows of x begin with one.
     const Contract contract = gemm::contract(*Problem::parse("gemm " + problem(512)).as<Gemm>());
     REQUIRE(std::string(contract.strides.front().name) == "ldx");
@@ -105,7 +105,7 @@ TEST_CASE("a grid that no device takes is no candidate", "[mma]") {
   CHECK(reference.illegal(most, arch("sm_80"), oracle).empty());
   CHECK(reference.candidates(more, arch("sm_80")).empty());
   CHECK(reference.why_not(more, arch("sm_80")) ==
-        "m = 8388608, n = 131072: 2147483648 blocks of 4 x 128 results, and a launch has at most 2147483647");
+        "m=8388608 n=131072 needs 2147483648 blocks of 4 x 128 results, and a launch has at most 2147483647");
   CHECK_FALSE(reference.illegal(more, arch("sm_80"), oracle).empty());
 }
 
@@ -143,5 +143,5 @@ TEST_CASE("mma: tiles far smaller than m are offered only where no larger one fi
 TEST_CASE("mma: few tokens are its own where gemv has no kernel", "[mma]") {
   const std::string shape = " y=bf16 m=1 n=128 k=256";
   CHECK(why_not("x=e4m3_g128 w=e4m3_b128" + shape, "sm_89").empty());
-  CHECK(why_not("x=bf16 w=bf16" + shape, "sm_89") == "m = 1: at least 4");
+  CHECK(why_not("x=bf16 w=bf16" + shape, "sm_89") == "m must be at least 4 (got 1)");
 }

@@ -23,7 +23,8 @@ TEST_CASE("the nearest name has few edits, and of several begins like what was w
   for (const char* far : {"", "z", "fp8", "float", "rows"}) CHECK(nearest(far, names).empty());
   CHECK(nearest(std::string(100000, 'k'), names).empty());
   CHECK(nearest("k", {}).empty());
-  CHECK(one_of(std::vector<std::string_view>{"relu", "gelu"}, "Relu") == "one of relu gelu; did you mean relu?");
+  CHECK(one_of(std::vector<std::string_view>{"relu", "gelu"}, "Relu") ==
+        "must be one of relu gelu; did you mean relu?");
 }
 
 TEST_CASE("an unknown target is answered with the one it means", "[suggest]") {

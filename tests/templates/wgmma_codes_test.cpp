@@ -34,15 +34,15 @@ TEST_CASE("wgmma_codes: what it takes, and why not the rest", "[codes]") {
         "x=f16 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
   CHECK(why_not("x=q8_0 w=q4_0" + shape) ==
         "x=q8_0 is no format of signed bytes in blocks of 32, whose rows the copy engine can read");
-  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=65 n=128 k=192") == "k = 192: a multiple of 128 is needed");
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=65 n=128 k=192") == "k must be a multiple of 128 (got 192)");
   // Few tokens are the other's.
   const auto others = [](const std::string& text) {
     return family("gemm", "wgmma").why_not(Problem::parse("gemm " + text), hopper());
   };
-  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256") == "m = 64: more than 64 are needed");
+  CHECK(why_not("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256") == "m must be more than 64 (got 64)");
   CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=256").empty());
-  CHECK(others("x=q8_1 w=q4_0 pack=tiles" + shape) == "m = 65: of x=q8_1 64 tokens at most");
-  CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k = 192: a multiple of 128 is needed");
+  CHECK(others("x=q8_1 w=q4_0 pack=tiles" + shape) == "m must be at most 64 for x=q8_1 (got 65)");
+  CHECK(others("x=q8_1 w=q4_0 pack=tiles y=f32 m=64 n=128 k=192") == "k must be a multiple of 128 (got 192)");
   CHECK(others("x=q8_1 w=q4_0 y=f32 m=64 n=128 k=256") ==
         "w=q4_0 does not go with x=q8_1 unless it is packed as tiles");
   // Blocks of fp8 with scales are not codes.
@@ -91,7 +91,7 @@ TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]
     CHECK(wgmma.source(problem, hopper(), c)
               .text.find(fmt::format("k.quantized_bytes = {};", own * c.at("panels") * 72)) != std::string::npos);
   }
-  CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k = 4224: with x_from a multiple of 256 is needed");
+  CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k must be a multiple of 256 with x_from (got 4224)");
   CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper())
             .find("x comes as f16") == 0);
   CHECK(family("gemm", "wgmma_codes").why_not(of("m=200 k=4096"), hopper()).find("x comes as f16") == 0);

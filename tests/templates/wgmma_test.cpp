@@ -252,9 +252,9 @@ TEST_CASE("wgmma: floats get a scale per row in the workspace", "[wgmma]") {
     }
   const auto why = [&](const char* text) { return wgmma.why_not(Problem::parse(text), hopper()); };
   CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1 n=64 k=1024") ==
-        "workspace = 0: x is quantized there, and 32960 bytes hold 16 tokens");
+        "workspace=0 is too small: x is quantized there, and 32960 bytes hold 16 tokens");
   CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1000 n=64 k=1024 workspace=32959")
-            .starts_with("workspace = 32959: "));
+            .starts_with("workspace=32959 is too small: "));
   CHECK(why("gemm x=e4m3_row x_from=bf16 w=e4m3_row y=bf16 m=1000 n=64 k=1024 workspace=32960").empty());
   // No other kernel quantizes rows, but the reference does.
   for (const char* name : {"gemv", "mma", "wgmma_codes"})
@@ -306,12 +306,12 @@ TEST_CASE("wgmma: codes with a scale per row become bytes in the workspace", "[w
   CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 workspace=1000000") ==
         "x=int4_row is no operand of a warpgroup matrix instruction unless w is packed as tiles");
   CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 pack=tiles") ==
-        "workspace = 0: x is unpacked there, and 32896 bytes hold 16 tokens");
+        "workspace=0 is too small: x is unpacked there, and 32896 bytes hold 16 tokens");
   CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=1024 pack=tiles workspace=32896").empty());
   CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=131072 pack=tiles workspace=34603008") ==
-        "k = 131072: 32-bit sums hold 131071 products of bytes");
+        "k=131072 is too large: 32-bit sums hold 131071 products of bytes");
   CHECK(why("gemm x=int4_row w=int4_row y=f32 m=1 n=64 k=128 groups=2 pack=tiles workspace=34603008") ==
-        "groups = 2: kernels of this family have one w, and x=int4_row is unpacked first");
+        "groups=2 is not supported: kernels of this family have one w, and x=int4_row is unpacked first");
   CHECK_THROWS_AS(Problem::parse("gemm x=sign_row w=int4_row y=f32 m=64 n=64 k=128 pack=tiles"), Error);
   CHECK_THROWS_AS(Problem::parse("gemm x=int4_g128 w=int4_row y=f32 m=64 n=64 k=128 pack=tiles"), Error);
   // Engine::packed() has it where there is a workspace.

@@ -179,7 +179,7 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
     BinaryPtr binary = built_in(source, arch);
     if (!binary)
       throw Error(ErrorCode::unsupported, "source " + source.name, arch.name,
-                  fmt::format("not built in, and {}", error.what()));
+                  fmt::format("is not built in, and {}", error.what()));
     if (built_ins_++ == 0)
       log_(LogLevel::info,
            fmt::format("{} for {}: the kernel that is built in, since {}", source.name, arch.name, error.what()));

@@ -224,7 +224,7 @@ std::string encode_reply(const std::exception& error) {
   w.number(known ? static_cast<std::uint32_t>(known->code()) : static_cast<std::uint32_t>(ErrorCode::compile_failed));
   w.text(known ? known->field() : "compile worker");
   w.text(known ? known->value() : "");
-  w.text(compile ? compile->log() : known ? known->allowed() : error.what());
+  w.text(compile ? compile->log() : known ? known->allowed() : std::string("failed: ") + error.what());
   w.text(compile ? compile->options() : "");
   return w.take();
 }

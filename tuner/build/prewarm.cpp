@@ -11,6 +11,7 @@
 #include <tilewright/error.h>
 #include <tilewright/operation.h>
 
+#include "support/must_be.h"
 #include "tuner/build/pool.h"
 #include "tuner/build/worker.h"
 #include "tuner/engine_impl.h"
@@ -45,7 +46,8 @@ void require_store(const Store& store) {
   // A lock passes; what degraded() stands for does not.
   for (int i = 0; i < 50 && !why.empty() && !store.degraded(); ++i, why = store.unwritable())
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  if (!why.empty()) throw Error(ErrorCode::io, "cache", store.path(), why + "; nothing that is compiled would be kept");
+  if (!why.empty())
+    throw Error(ErrorCode::io, "cache", store.path(), "must be writable, since it keeps what is compiled: " + why);
 }
 
 class Prewarm {
@@ -306,7 +308,7 @@ namespace {
 void check(const PrewarmPolicy& policy, std::span<const Arch* const> archs) {
   tuner::check(policy);
   for (const Arch* arch : archs)
-    if (!arch) throw Error(ErrorCode::invalid_argument, "archs", "null", "pointers from archs()");
+    if (!arch) throw must_be("archs", "null", "pointers from archs()");
 }
 
 PrewarmReport carry_out(Prewarm& prewarm) {

@@ -104,7 +104,8 @@ Worker::~Worker() { stop(kGrace); }
 void Worker::start() {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-    throw Error(ErrorCode::io, "worker", program_, std::string("socketpair: ") + std::strerror(errno));
+    throw Error(ErrorCode::io, "worker", program_,
+                std::string("cannot be started: socketpair: ") + std::strerror(errno));
   try {
     pid_ = start_child(program_, "compile-worker", pair[1]);
   } catch (...) {
@@ -128,7 +129,7 @@ Binary Worker::compile(const Source& source, const Arch& arch, double seconds) {
   if (pid_ < 0) start();
   const Deadline deadline = Clock::now() + std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
   const std::string request = encode_request(source, arch, options_);
-  if (request.size() > kMostMessage) throw lost(source, arch, "the source is larger than 64 MiB");
+  if (request.size() > kMostMessage) throw lost(source, arch, "cannot take a source of more than 64 MiB");
   std::optional<std::string> reply;
   if (write_message(socket_, request, deadline)) reply = read_message(socket_, deadline);
   char next;  // what came after the reply would be taken for the next one

@@ -62,7 +62,7 @@ void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
   for (const Family* f : families(problem.op(), arch))
     reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", f->name(), f->why_not(problem, arch));
   if (reasons.empty()) reasons = fmt::format("{} has no kernels for CPUs yet", problem.op());
-  throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, reasons);
+  throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, "is not supported: " + reasons);
 }
 
 bool tuner::has_kernels(const Problem& problem, const Arch& arch) {

@@ -6,6 +6,7 @@
 
 #include <tilewright/error.h>
 
+#include "support/must_be.h"
 #include "templates/common/families.h"
 #include "tuner/engine_impl.h"
 #include "tuner/task.h"
@@ -154,8 +155,7 @@ std::vector<Explanation::Stored> Engine::Impl::stored_choices(const Problem& pro
 
 Explanation Engine::explanation(const Problem& asked, const Arch& arch, const Device* device) const {
   if (device && std::string_view(device->arch().name) != arch.name)
-    throw Error(ErrorCode::invalid_argument, "arch", arch.name,
-                fmt::format("the device's own target is {}", device->arch().name));
+    throw must_be("arch", arch.name, fmt::format("{}, the device's own target", device->arch().name));
   const Problem problem = tuner::bucketed(asked);
   Explanation e;
   e.problem = asked.text();

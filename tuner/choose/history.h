@@ -54,7 +54,7 @@ inline std::string reasons(const std::vector<Outcome>& outcomes) {
 
 [[noreturn]] inline void throw_none_right(const char* field, const std::string& what,
                                           const std::vector<Outcome>& outcomes) {
-  throw Error(ErrorCode::unsupported, field, what, "no candidate can be used here: " + reasons(outcomes));
+  throw Error(ErrorCode::unsupported, field, what, "has no candidate that can be used here: " + reasons(outcomes));
 }
 
 }  // namespace tilewright::tuner

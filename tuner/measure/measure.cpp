@@ -54,7 +54,7 @@ Bench::Bench(const Task& task, const Device& device, double cold_bytes, const Bi
   if (static_cast<double>(all) > (cpu ? kCpuShare : kFreeShare) * free) all = lay_out(0, least_rows, 1);
   if (static_cast<double>(all) > kFreeShare * free)
     throw Error(ErrorCode::too_large, "buffers", std::to_string(all) + " bytes",
-                fmt::format("measuring needs them in the device's free memory, which has {:.0f}", free));
+                fmt::format("must fit into the device's free memory to be measured, which has {:.0f} bytes", free));
   arena_ = jit::Memory(device, all);
   fill();
   if (clock) clock_ = std::make_unique<ClockMeter>(device, *clock);

@@ -180,7 +180,7 @@ bool Search::stop(int tried) {
 
 Built Search::wait(std::future<Built>& future) {
   while (future.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready)
-    if (cancelled()) throw Error(ErrorCode::would_tune, "tune", "", "cancelled");
+    if (cancelled()) throw Error(ErrorCode::would_tune, "tune", "", "was cancelled");
   return future.get();
 }
 
@@ -266,7 +266,7 @@ std::future<Built> Search::submit(Pool& pool, const Candidate& c, bool last_reso
     if (!context_.compile) {
       BinaryPtr found = context_.builder.find(source, device_.arch(), &device_);
       if (found) return Built{found, false, 0};
-      throw Error(ErrorCode::compile_failed, "candidate", c.text(), "not in the cache, and compiling is forbidden");
+      throw Error(ErrorCode::compile_failed, "candidate", c.text(), "is not in the cache, and compiling is forbidden");
     }
     return context_.builder.build(source, device_.arch(), &device_);
   });

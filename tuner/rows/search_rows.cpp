@@ -185,7 +185,7 @@ Built RowSearch::build(const RowContender& c) {
   if (context_.compile) return context_.builder.build(source, device_.arch(), &device_);
   if (BinaryPtr found = context_.builder.find(source, device_.arch(), &device_)) return {found, false, 0};
   throw Error(ErrorCode::compile_failed, "candidate", c.ranked.candidate.text(),
-              "not in the cache, and compiling is forbidden");
+              "is not in the cache, and compiling is forbidden");
 }
 
 void RowSearch::fail(int index, OutcomeKind kind, const std::string& why, bool lasts) {

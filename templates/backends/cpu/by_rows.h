@@ -27,7 +27,9 @@ class RowsFamily final : public EnumeratedFamily {
   std::string_view name() const override { return name_; }
   std::string_view title() const override { return title_; }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
-    return !problem.as<P>() ? "not of operation " + std::string(op()) : !arch.cpu ? "for CPUs" : "";
+    return !problem.as<P>() ? "the problem is not of operation " + std::string(op())
+           : !arch.cpu      ? "its kernels are for CPUs"
+                            : "";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};

@@ -11,6 +11,7 @@
 
 #include "format_hosts.inc"
 #include "format_includes.inc"
+#include "support/must_be.h"
 #include "templates/backends/cpu/panel_format.h"
 #include "templates/common/checks.h"
 #include "templates/common/exact_floats.h"
@@ -172,18 +173,16 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
     for (const PanelFormat& f : kFormats)
       if (f.name && (f.codes || f.number)) all += fmt::format(", {}", f.name);
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("w={} has no panels; {} have", w.name(), all));
+                fmt::format("is not supported: w={} has no panels; {} have", w.name(), all));
   }
   if (!partner(format, x))
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("panels of w={} are for x={}{}, not x={}", w.name(), partners(format),
+                fmt::format("is not supported: panels of w={} are for x={}{}, not x={}", w.name(), partners(format),
                             std::string_view(partners(format)).starts_with("q8_1") ? " (x_from quantizes floats)" : "",
                             x.name()));
-  if (n % kPanel != 0)
-    throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a panel", kPanel));
+  if (n % kPanel != 0) throw must_be(n_field, n, fmt::format("a multiple of {}, the rows of a panel", kPanel));
   if (format->codes && k % kPanelColumns != 0)
-    throw invalid("k", std::to_string(k),
-                  fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
+    throw must_be("k", k, fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));
 }
 
 namespace {

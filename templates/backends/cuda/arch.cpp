@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "support/must_be.h"
 #include "templates/common/suggest.h"
 
 namespace tilewright {
@@ -75,8 +76,7 @@ const Arch& arch(std::string_view name) {
     }
   const Arch* chip = arch_of_chip(name);
   const std::string_view meant = chip ? chip->name : nearest(name, names);
-  throw Error(ErrorCode::invalid_argument, "arch", std::string(name),
-              fmt::format("one of {}{}", fmt::join(names, " "), did_you_mean(meant)));
+  throw must_be("arch", name, fmt::format("one of {}{}", fmt::join(names, " "), did_you_mean(meant)));
 }
 
 const Arch* arch_of_chip(std::string_view name) {

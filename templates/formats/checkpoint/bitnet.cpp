@@ -10,6 +10,7 @@
 #include <cmath>
 #include <string>
 
+#include "support/must_be.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/checkpoint/layout.h"
 
@@ -18,7 +19,8 @@ namespace {
 
 void check_bytes(const char* name, std::size_t have, std::int64_t want) {
   if (static_cast<std::int64_t>(have) != want)
-    throw Error(ErrorCode::invalid_argument, name, fmt::format("{} bytes", have), fmt::format("{} bytes", want));
+    throw Error(ErrorCode::invalid_argument, name, fmt::format("{} bytes", have),
+                fmt::format("must have {} bytes", want));
 }
 
 }  // namespace
@@ -26,8 +28,7 @@ void check_bytes(const char* name, std::size_t have, std::int64_t want) {
 void import_bitnet(const BitnetWeight& w, std::span<std::byte> data, std::span<std::byte> scales) {
   const auto check_extent = [](const char* name, std::int64_t value, std::int64_t multiple) {
     if (value < 1 || value > INT32_MAX || value % multiple)
-      throw Error(ErrorCode::invalid_argument, name, std::to_string(value),
-                  fmt::format("{}1 to 2147483647", multiple == 1 ? "" : "a multiple of 4, "));
+      throw must_be(name, value, fmt::format("{}1 to 2147483647", multiple == 1 ? "" : "a multiple of 4, "));
   };
   check_extent("n", w.n, 1);
   check_extent("k", w.k, 4);
@@ -39,7 +40,7 @@ void import_bitnet(const BitnetWeight& w, std::span<std::byte> data, std::span<s
   const float scale = w.divides ? 1 / w.scale : w.scale;
   if (!std::isfinite(w.scale) || !std::isfinite(scale))
     throw Error(ErrorCode::invalid_argument, "weight_scale", fmt::format("{}", w.scale),
-                w.divides ? "a finite number other than 0" : "a finite number");
+                w.divides ? "must be a finite number other than 0" : "must be a finite number");
   for (std::int64_t row = 0; row < w.n; ++row) {
     const std::byte* from = w.weight.data() + row % quarter * w.k;
     const auto shift = static_cast<unsigned>(row / quarter * 2);
@@ -48,8 +49,8 @@ void import_bitnet(const BitnetWeight& w, std::span<std::byte> data, std::span<s
       for (unsigned i = 0; i < 4; ++i) {
         const unsigned code = std::to_integer<unsigned>(from[col + i]) >> shift & 3u;
         if (code == 3)
-          throw Error(ErrorCode::invalid_argument, fmt::format("weight of row {}, column {}", row, col + i), "code 3",
-                      "0, 1 or 2, for -1, 0 and 1");
+          throw must_be(fmt::format("weight of row {}, column {}", row, col + i), "code 3",
+                        "0, 1 or 2, for -1, 0 and 1");
         byte |= code << (2 * i);
       }
       data[static_cast<std::size_t>((row * w.k + col) / 4)] = std::byte(byte);

@@ -25,13 +25,14 @@ void check_size(const char* name, std::span<const std::byte> bytes, std::int64_t
                 const char* what) {
   if (static_cast<std::int64_t>(bytes.size()) != items * item)
     throw Error(ErrorCode::invalid_argument, name, fmt::format("{} bytes", bytes.size()),
-                fmt::format("{} bytes ({} {})", items * item, items, what));
+                fmt::format("must have {} bytes ({} {})", items * item, items, what));
 }
 
 void check_extent(const char* name, std::int64_t value, std::int64_t multiple) {
   if (value < 1 || value > INT32_MAX || value % multiple)
-    throw Error(ErrorCode::invalid_argument, name, std::to_string(value),
-                multiple == 1 ? "1 to 2147483647" : fmt::format("a multiple of {} below 2147483648", multiple));
+    throw Error(
+        ErrorCode::invalid_argument, name, std::to_string(value),
+        multiple == 1 ? "must be 1 to 2147483647" : fmt::format("must be a multiple of {} below 2147483648", multiple));
 }
 
 void check_table(std::span<const std::byte> quant_map) {
@@ -40,7 +41,7 @@ void check_table(std::span<const std::byte> quant_map) {
     if (load<std::uint32_t>(quant_map.data(), i) != tw::fmt::nf4::table(i))
       throw Error(ErrorCode::unsupported, fmt::format("quant_map[{}]", i),
                   fmt::format("{}", load<float>(quant_map.data(), i)),
-                  fmt::format("{}, NF4's", std::bit_cast<float>(tw::fmt::nf4::table(i))));
+                  fmt::format("must be {}, as in NF4's table", std::bit_cast<float>(tw::fmt::nf4::table(i))));
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <string>
 
 #include "backends/cuda/numeric.cuh"
+#include "core/numeric.cuh"
+#include "support/must_be.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/checkpoint/layout.h"
 
@@ -55,8 +57,7 @@ const Layout& layout_of(Checkpoint packing) {
     case Checkpoint::awq: return kAwq;
     case Checkpoint::compressed_tensors: return kCompressedTensors;
   }
-  throw Error(ErrorCode::invalid_argument, "packing", std::to_string(static_cast<int>(packing)),
-              "gptq, gptq_v2, awq or compressed_tensors");
+  throw must_be("packing", static_cast<int>(packing), "gptq, gptq_v2, awq or compressed_tensors");
 }
 
 const char* name_of(TensorType type) {
@@ -78,32 +79,32 @@ Shape shape_of(const CheckpointWeight& w, const Layout& layout) {
   const auto check = [](const char* name, std::int64_t value, std::int64_t multiple) {
     if (value < 1 || value > INT32_MAX || value % multiple)
       throw Error(ErrorCode::invalid_argument, name, std::to_string(value),
-                  multiple == 1 ? "1 to 2147483647" : fmt::format("a multiple of {} below 2147483648", multiple));
+                  multiple == 1 ? "must be 1 to 2147483647"
+                                : fmt::format("must be a multiple of {} below 2147483648", multiple));
   };
   const bool wide = layout.read_wide_codes && (w.bits == 2 || w.bits == 3 || w.bits == 8);
   if (w.bits != 4 && !wide)
-    throw Error(ErrorCode::unsupported, "bits", std::to_string(w.bits), layout.read_wide_codes ? "2, 3, 4 or 8" : "4");
+    throw Error(ErrorCode::unsupported, "bits", std::to_string(w.bits),
+                layout.read_wide_codes ? "must be 2, 3, 4 or 8" : "must be 4");
   const std::int64_t whole_words = w.bits == 2 ? 16 : w.bits == 3 ? 32 : 8;
   check("n", w.n, wide ? whole_words : layout.n_multiple);
   check("k", w.k, whole_words);
   const std::int64_t group = w.group == -1 ? w.k : w.group;
   if (group < 1 || w.k % group)
-    throw Error(ErrorCode::invalid_argument, "group", std::to_string(w.group),
-                fmt::format("a divisor of k = {}, or -1 for all of k", w.k));
+    throw must_be("group", w.group, fmt::format("a divisor of k={}, or -1 for all of k", w.k));
   return {w.n, w.k, group, w.k / group, w.bits};
 }
 
 void check_tensor(const CheckpointTensor& t, const char* name, const char* shape, Extents want, bool scales) {
   const auto text = [](const char* type, Extents e) { return fmt::format("{} [{}, {}]", type, e.rows, e.cols); };
-  if (t.bytes.empty())
-    throw Error(ErrorCode::invalid_argument, name, "missing", text(scales ? "f16 or bf16" : "i32", want));
+  if (t.bytes.empty()) throw must_be(name, "missing", "" + text(scales ? "f16 or bf16" : "i32", want));
   if (t.rows != want.rows || t.cols != want.cols || (t.type == TensorType::i32) == scales)
-    throw Error(ErrorCode::invalid_argument, name, text(name_of(t.type), {t.rows, t.cols}),
-                fmt::format("{} ({})", text(scales ? "f16 or bf16" : "i32", want), shape));
+    throw must_be(name, text(name_of(t.type), {t.rows, t.cols}),
+                  fmt::format("{}, that is [{}]", text(scales ? "f16 or bf16" : "i32", want), shape));
   const std::int64_t bytes = t.rows * t.cols * bytes_of(t.type);
   if (static_cast<std::int64_t>(t.bytes.size()) != bytes)
-    throw Error(ErrorCode::invalid_argument, std::string(name) + ".bytes", std::to_string(t.bytes.size()),
-                fmt::format("{} of {}", bytes, text(name_of(t.type), want)));
+    throw must_be(std::string(name) + ".bytes", t.bytes.size(),
+                  fmt::format("{} for {}", bytes, text(name_of(t.type), want)));
 }
 
 Extents codes_extents(const Layout& layout, const Shape& s) {
@@ -124,7 +125,7 @@ Shape checked(const CheckpointWeight& w, const Layout& layout) {
                layout.scales_by_group ? Extents{s.groups, s.n} : Extents{s.n, s.groups}, true);
   if (!w.g_idx.bytes.empty()) {
     if (!layout.g_idx)
-      throw Error(ErrorCode::unsupported, "g_idx", "given", fmt::format("nothing: {} has none", layout.name));
+      throw Error(ErrorCode::unsupported, "g_idx", "given", fmt::format("must be left out: {} has none", layout.name));
     check_tensor(w.g_idx, layout.g_idx, "1, k", {1, s.k}, false);
   }
   return s;
@@ -165,12 +166,12 @@ bool symmetric(const std::vector<std::uint8_t>& zeros, int bits) {
 std::vector<Format> checked_formats(const Shape& s, bool symmetric) {
   const auto fitting = formats_for(s, symmetric);
   if (fitting.empty() && s.bits == 8 && !symmetric)
-    throw Error(ErrorCode::unsupported, "zero points", "other than 128", "128 in all groups of 8-bit weights");
+    throw Error(ErrorCode::unsupported, "zero points", "other than 128", "must be 128 in all groups of 8-bit weights");
   if (fitting.empty())
     throw Error(ErrorCode::unsupported, "group", std::to_string(s.group),
-                s.bits == 8 ? "a multiple of 32"
-                : symmetric ? "a multiple of 32, or all of k"
-                            : "a multiple of 32, as there are zero points other than 8");
+                s.bits == 8 ? "must be a multiple of 32"
+                : symmetric ? "must be a multiple of 32, or all of k"
+                            : "must be a multiple of 32, as there are zero points other than 8");
   return fitting;
 }
 
@@ -196,8 +197,8 @@ void check_stream(Format f, std::size_t index, const Shape& s, std::size_t bytes
   const StreamSpec& stream = f.info().streams[index];
   const std::int64_t want = f.stream_bytes(static_cast<int>(index), s.n, s.k);
   if (static_cast<std::int64_t>(bytes) != want)
-    throw Error(ErrorCode::invalid_argument, name_of(stream.stream), fmt::format("{} bytes", bytes),
-                fmt::format("{}: {} of {} x {}", want, f.name(), s.n, s.k));
+    throw must_be(name_of(stream.stream), fmt::format("{} bytes", bytes),
+                  fmt::format("{} for {} of {} x {}", want, f.name(), s.n, s.k));
 }
 
 void check_format(Format format, const std::vector<Format>& fitting) {
@@ -207,7 +208,7 @@ void check_format(Format format, const std::vector<Format>& fitting) {
     if (!names.empty()) names += ' ';
     names += f.name();
   }
-  throw Error(ErrorCode::unsupported, "format", std::string(format.name()), "one of " + names);
+  throw Error(ErrorCode::unsupported, "format", std::string(format.name()), "must be one of " + names);
 }
 
 // The codes of a row as a format has them, to a byte each and back.
@@ -235,8 +236,7 @@ void check_permutation(std::span<const std::int32_t> order) {
   for (std::size_t i = 0; i < order.size(); ++i) {
     const auto at = static_cast<std::size_t>(order[i]);  // negative: beyond the end
     if (at >= order.size() || seen[at])
-      throw Error(ErrorCode::invalid_argument, fmt::format("order[{}]", i), std::to_string(order[i]),
-                  fmt::format("each of 0 to {} once", order.size() - 1));
+      throw must_be(fmt::format("order[{}]", i), order[i], fmt::format("each of 0 to {} once", order.size() - 1));
     seen[at] = true;
   }
 }
@@ -269,14 +269,14 @@ std::vector<std::int32_t> import_order(const CheckpointWeight& w) {
   std::vector<std::int64_t> columns(static_cast<std::size_t>(s.groups));
   for (std::size_t i = 0; i < group.size(); ++i) {
     if (group[i] < 0 || group[i] >= s.groups)
-      throw Error(ErrorCode::invalid_argument, fmt::format("{}[{}]", layout.g_idx, i), std::to_string(group[i]),
-                  fmt::format("0 to {}, of k / group = {} groups", s.groups - 1, s.groups));
+      throw must_be(fmt::format("{}[{}]", layout.g_idx, i), group[i],
+                    fmt::format("0 to {}, one of k / group = {} groups", s.groups - 1, s.groups));
     ++columns[static_cast<std::size_t>(group[i])];
   }
   for (std::size_t g = 0; g < columns.size(); ++g)
     if (columns[g] != s.group)
       throw Error(ErrorCode::invalid_argument, layout.g_idx, fmt::format("{} columns in group {}", columns[g], g),
-                  fmt::format("{} in each, as group says", s.group));
+                  fmt::format("must have {} in each, as group says", s.group));
   if (std::is_sorted(group.begin(), group.end())) return {};
   std::vector<std::int32_t> order(group.size());
   std::iota(order.begin(), order.end(), 0);
@@ -296,8 +296,7 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
   if (!holds_bytes(format))
     check_stream(format, 1, s, scales.size());
   else if (!scales.empty())
-    throw Error(ErrorCode::invalid_argument, "scales", fmt::format("{} bytes", scales.size()),
-                "0: q8_0 has one stream");
+    throw must_be("scales", fmt::format("{} bytes", scales.size()), "0: q8_0 has one stream");
   const auto order = import_order(w);
 
   const std::int64_t repeat = row_scaled(format) ? 1 : s.group / format.block();
@@ -311,7 +310,8 @@ void import_weights(const CheckpointWeight& w, Format format, std::span<std::byt
         store(scales.data(), item++, scale);
       } else if (!narrow(TensorType::f16, scale, half)) {
         throw Error(ErrorCode::unsupported, scale_name(layout, row, g), fmt::format("{}", scale),
-                    fmt::format("up to 65504 and a multiple of 2^-24: {} has scales in half precision", format.name()));
+                    fmt::format("must be at most 65504 and a multiple of 2^-24: {} has scales in half precision",
+                                format.name()));
       } else if (holds_bytes(format)) {
         for (std::int64_t i = 0; i < repeat; ++i) std::memcpy(data.data() + kBlockBytes * item++, &half, sizeof half);
       } else if (has_zeros(format)) {
@@ -361,21 +361,21 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
   const int bits = bits_of(format);
   if (format.info().integer_grid && s.bits != bits)
     throw Error(ErrorCode::unsupported, "bits", std::to_string(s.bits),
-                fmt::format("{}, which the codes of {} have", bits, format.name()));
+                fmt::format("must be {}, as the codes of {} have", bits, format.name()));
   check_format(format, checked_formats(s, !has_zeros(format)));
   if (holds_bytes(format))
     throw Error(ErrorCode::unsupported, "bits", std::to_string(s.bits),
-                "4, or what the codes of a format have: those of 8 bits are only imported");
+                "must be 4, or what the codes of a format have; weights of 8 bits can only be imported");
   check_stream(format, 0, s, data.size());
   check_stream(format, 1, s, scales.size());
-  if (like.scales.type == TensorType::i32)
-    throw Error(ErrorCode::invalid_argument, "scales.type", "i32", "f16 or bf16");
+  if (like.scales.type == TensorType::i32) throw must_be("scales.type", "i32", "f16 or bf16");
   if (!order.empty()) {
     if (!layout.g_idx)
-      throw Error(ErrorCode::unsupported, "order", "given", fmt::format("none: {} has no g_idx", layout.name));
+      throw Error(ErrorCode::unsupported, "order", "given",
+                  fmt::format("must be left out: {} has no g_idx", layout.name));
     if (static_cast<std::int64_t>(order.size()) != s.k)
       throw Error(ErrorCode::invalid_argument, "order", fmt::format("{} columns", order.size()),
-                  fmt::format("{} (k), or none", s.k));
+                  fmt::format("must have {} (k), or be left out", s.k));
     check_permutation(order);
   }
 
@@ -403,13 +403,13 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
         if (std::memcmp(item, item + i * item_bytes, static_cast<std::size_t>(item_bytes)) != 0)
           throw Error(ErrorCode::unsupported, "scales",
                       fmt::format("row {}, block {}, differs from its group's first", row, g * repeat + i),
-                      fmt::format("equal in all {} of a group", s.group));
+                      fmt::format("must be equal in all {} columns of a group", s.group));
       const float scale =
           row_scaled(format) ? load<float>(item, 0) : widen(TensorType::f16, load<std::uint16_t>(item, 0));
       std::uint16_t stored = 0;
       if (!narrow(like.scales.type, scale, stored))
         throw Error(ErrorCode::unsupported, scale_name(layout, row, g), fmt::format("{}", scale),
-                    fmt::format("what {} holds exactly", name_of(like.scales.type)));
+                    fmt::format("must be a number that {} holds exactly", name_of(like.scales.type)));
       store(to.scales.data(), scale_at(layout, s, row, g), stored);
       if (!has_zeros(format)) continue;
       const float zero = widen(TensorType::f16, load<std::uint16_t>(item, 1));
@@ -417,7 +417,7 @@ CheckpointWeight export_weights(Format format, std::span<const std::byte> data, 
       const auto code = static_cast<std::uint8_t>(zero >= 0 && zero <= static_cast<float>(most) ? zero : 0);
       if (static_cast<float>(code) != zero)
         throw Error(ErrorCode::unsupported, fmt::format("zero point of row {}, group {}", row, g),
-                    fmt::format("{}", zero), fmt::format("an integer of 0 to {}", most));
+                    fmt::format("{}", zero), fmt::format("must be an integer of 0 to {}", most));
       zeros[static_cast<std::size_t>(index)] = code;
     }
   if (write_zeros && bits == 4)
@@ -451,12 +451,10 @@ void gather_rows(Format format, std::int64_t cols, std::span<const std::int32_t>
                  MutableOperand to) {
   check_permutation(order);
   if (cols < 1 || cols % format.block())
-    throw Error(ErrorCode::invalid_argument, "cols", std::to_string(cols),
-                fmt::format("a multiple of {}, the block of {}", format.block(), format.name()));
+    throw must_be("cols", cols, fmt::format("a multiple of {}, the block of {}", format.block(), format.name()));
   const auto copy = [&](const char* name, const void* source, void* target, std::int64_t row_bytes) {
     if (!source || !target)
-      throw Error(ErrorCode::invalid_argument, std::string(source ? "to." : "from.") + name, "null",
-                  fmt::format("a stream of {}", format.name()));
+      throw must_be(std::string(source ? "to." : "from.") + name, "null", fmt::format("a stream of {}", format.name()));
     for (std::size_t i = 0; i < order.size(); ++i)
       std::memcpy(static_cast<std::byte*>(target) + static_cast<std::int64_t>(i) * row_bytes,
                   static_cast<const std::byte*>(source) + order[i] * row_bytes, static_cast<std::size_t>(row_bytes));

@@ -10,6 +10,7 @@
 
 #include "format_includes.inc"
 #include "formats/shared/tiles.cuh"
+#include "support/must_be.h"
 
 namespace tilewright {
 namespace {
@@ -138,7 +139,7 @@ std::size_t index_of(Format f) {
   const FormatInfo *first = &Format::all().front().info(), *last = &Format::all().back().info();
   const std::less_equal<const FormatInfo*> before;
   if (!before(first, &f.info()) || !before(&f.info(), last))
-    throw Error(ErrorCode::invalid_argument, "format", std::string(f.name()), "a file of templates/formats");
+    throw must_be("format", f.name(), "a format of this library");
   return static_cast<std::size_t>(&f.info() - first);
 }
 

@@ -255,7 +255,7 @@ std::int64_t Format::stream_bytes(int i, std::int64_t rows, std::int64_t cols) c
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(items, static_cast<std::int64_t>(s.bytes), &bytes))
     throw Error(ErrorCode::too_large, "shape", std::to_string(rows) + " x " + std::to_string(cols),
-                "a matrix of less than 2^63 bytes");
+                "must be a matrix of less than 2^63 bytes");
   return bytes;
 }
 

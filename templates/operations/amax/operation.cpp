@@ -45,7 +45,7 @@ class AmaxOperation final : public OperationOf<Amax, Fields> {
   void check(const Amax& a) const override {
     check_extent("rows", a.rows);
     check_some("cols", a.cols, "rows");
-    if (!is_float(a.x)) throw unsupported("x", a.x, "f32, f16 or bf16");
+    check_float("x", a.x);
     check_matrix("x", a.x, a.rows, a.cols, "cols");
   }
   Extents extents_of(const Amax& a) const override { return {a.rows, a.cols}; }

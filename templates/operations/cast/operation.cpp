@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
@@ -60,13 +61,13 @@ class CastOperation final : public OperationOf<Cast, Fields> {
     if (!is_float(c.x) && !is_float(c.y))
       throw unsupported(
           "y", c.y,
-          fmt::format("f32, f16 or bf16: one side of a cast is a plain float format, and x is {}", c.x.name()));
+          fmt::format("must be f32, f16 or bf16: one side of a cast must be one of these, and x is {}", c.x.name()));
     const auto encoders = c.y.info().encoders;
     if (c.encoder < 0 || c.encoder >= static_cast<int>(encoders.size()))
-      throw invalid("encoder", std::to_string(c.encoder),
-                    fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
+      throw must_be("encoder", c.encoder, fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
     if (c.rounding == Rounding::stochastic && !rounds_stochastically(c.y))
-      throw unsupported("y", c.y, "fp8, int8, int4 or fp4 without zero points: rounding=stochastic");
+      throw unsupported("y", c.y,
+                        "is not supported with rounding=stochastic; use fp8, int8, int4 or fp4 without zero points");
   }
   Extents extents_of(const Cast& c) const override { return {c.rows, c.cols}; }
   void set_rows(Cast& c, std::int64_t rows) const override { c.rows = rows; }

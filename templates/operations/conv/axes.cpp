@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "support/must_be.h"
+
 namespace tilewright {
 namespace {
 
@@ -23,7 +25,8 @@ std::vector<std::string> parts_of(const char* field, const std::string& text) {
       parts.back() += c;
   }
   if (parts.size() > static_cast<std::size_t>(kMostAxes))
-    throw Error(ErrorCode::invalid_argument, field, text, "values for one to three axes, with x between them");
+    throw Error(ErrorCode::invalid_argument, field, text,
+                "must have values for one to three axes, with x between them");
   return parts;
 }
 
@@ -94,11 +97,10 @@ std::uint64_t Wording<PadModes>::bits(const PadModes& modes) {
 
 QuantAct Wording<QuantAct>::parse(const char* field, const std::string& text) {
   constexpr std::string_view kElement = "e2m1/";
-  if (!text.starts_with(kElement))
-    throw Error(ErrorCode::invalid_argument, field, text, "e2m1/ and the elements of a block, as in e2m1/16");
+  if (!text.starts_with(kElement)) throw must_be(field, text, "e2m1/ and the elements of a block, as in e2m1/16");
   const std::int64_t block = parse_integer(field, text.substr(kElement.size()));
   if (block < 1 || block > std::numeric_limits<int>::max())
-    throw Error(ErrorCode::invalid_argument, field, text, "a block of one element or more");
+    throw Error(ErrorCode::invalid_argument, field, text, "must have a block of at least one element");
   return {static_cast<int>(block)};
 }
 std::string Wording<QuantAct>::text(const QuantAct& quant) { return fmt::format("e2m1/{}", quant.block); }

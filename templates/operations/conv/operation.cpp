@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "support/must_be.h"
 #include "templates/backends/cpu/panels.h"
 #include "templates/common/checks.h"
 #include "templates/common/operation_of.h"
@@ -80,7 +81,7 @@ std::string text_of(const Axes& axes) { return Wording<Axes>::text(axes); }
 // One value for all axes, or as many as there are.
 void check_rank(const char* field, int given, std::string text, int rank) {
   if (given == rank || given <= 1) return;
-  throw invalid(field, std::move(text), fmt::format("one value, or {}: in has as many extents", rank));
+  throw invalid(field, std::move(text), fmt::format("must have one value or {}, as many as in has extents", rank));
 }
 
 void spread(Axes& axes, int rank, std::int64_t otherwise) {
@@ -128,34 +129,35 @@ void check_axis(const Conv& c, int axis) {
   check_extent("pad", c.pad.hi.at[i]);
   const std::int64_t most = std::max(c.pad.lo.at[i], c.pad.hi.at[i]);
   if (c.pad_mode.at[i] == PadMode::reflect && most >= c.in.at[i])
-    throw invalid("pad", Wording<Pads>::text(c.pad),
-                  fmt::format("less than the axis' extent where pad_mode=reflect, and in={}", text_of(c.in)));
+    throw must_be("pad", Wording<Pads>::text(c.pad),
+                  fmt::format("less than the axis' extent with pad_mode=reflect, and in={}", text_of(c.in)));
   // Coordinates are of 32 bits.
   const __int128 reach = static_cast<__int128>(c.dilation.at[i]) * (c.kernel.at[i] - 1) + 1,
                  padded = static_cast<__int128>(c.in.at[i]) + c.pad.lo.at[i] + c.pad.hi.at[i];
   if (reach > padded)
-    throw invalid("kernel", text_of(c.kernel),
-                  fmt::format("no longer than the padded input: axis {} of in={} has {} elements with its padding, and "
-                              "the kernel spans {}",
-                              axis, text_of(c.in), static_cast<std::int64_t>(padded),
-                              reach > kMaxExtent ? std::string("more than 2147483647")
-                                                 : std::to_string(static_cast<std::int64_t>(reach))));
+    throw invalid(
+        "kernel", text_of(c.kernel),
+        fmt::format("must not be longer than the padded input: axis {} of in={} has {} elements with its padding, and "
+                    "the kernel spans {}",
+                    axis, text_of(c.in), static_cast<std::int64_t>(padded),
+                    reach > kMaxExtent ? std::string("more than 2147483647")
+                                       : std::to_string(static_cast<std::int64_t>(reach))));
   if (padded > kMaxExtent)
     throw Error(ErrorCode::too_large, "pad", Wording<Pads>::text(c.pad),
-                "at most 2147483647 elements with the padding");
+                "must leave at most 2147483647 elements with the padding");
 }
 
 // Signs by signs. A pixel is a row of x, with a scale of its own.
 void check_signs(const Conv& c) {
   if (!fast_path(c.w).signs)
-    throw unsupported("w", c.w, fmt::format("sign_row or signbit_row, as x={} is", c.x.name()));
+    throw unsupported("w", c.w, fmt::format("must be sign_row or signbit_row, as x={} is", c.x.name()));
   const std::string rows = fmt::format("x={} has a scale for each pixel's row of channels", c.x.name());
-  if (c.x_layout != TensorLayout::ndhwc) throw invalid("x_layout", "ncdhw", "ndhwc: " + rows);
-  if (c.groups != 1) throw invalid("groups", std::to_string(c.groups), "1: " + rows);
+  if (c.x_layout != TensorLayout::ndhwc) throw must_be("x_layout", "ncdhw", "ndhwc: " + rows);
+  if (c.groups != 1) throw must_be("groups", c.groups, "1: " + rows);
   if (c.c % c.x.block() != 0)
-    throw invalid("c", std::to_string(c.c), fmt::format("a multiple of {}, the signs of a byte", c.x.block()));
+    throw must_be("c", c.c, fmt::format("a multiple of {}, the signs of a byte", c.x.block()));
   if (c.cache != 0)
-    throw invalid("cache", std::to_string(c.cache), fmt::format("0: {}, and a launch passes one tensor of them", rows));
+    throw must_be("cache", c.cache, fmt::format("0: {}, and a launch passes only one tensor of scales", rows));
 }
 
 void check_formats(const Conv& c) {
@@ -165,39 +167,39 @@ void check_formats(const Conv& c) {
   else if (c.x.block() != 1 || x.row_bytes > 0 || x.element_bytes == 0 || x.element == Element::i32)
     throw unsupported(
         "x", c.x,
-        "f32, f16, bf16, e4m3, e5m2 or int8, the last of these with a scale of the tensor, or sign_row or "
+        "must be f32, f16, bf16, e4m3, e5m2 or int8, the last of these with a scale of the tensor, or sign_row or "
         "signbit_row");
   check_rows_stand_alone("w", c.w);
   if (fast_path(c.w).element == Element::i32 || fast_path(c.w).zero_point)
-    throw unsupported("w", c.w, "a format of weights without zero points");
+    throw unsupported("w", c.w, "must be a format of weights without zero points");
   if (c.w_layout == FilterLayout::kctrs && c.w.block() != 1)
-    throw invalid("w_layout", "kctrs", fmt::format("ktrsc: w={} has blocks of {}", c.w.name(), c.w.block()));
+    throw must_be("w_layout", "kctrs", fmt::format("ktrsc: w={} has blocks of {}", c.w.name(), c.w.block()));
   if (!is_plain(c.y) || fast_path(c.y).element == Element::i32)
-    throw unsupported("y", c.y, "f32, f16, bf16, int8, e4m3 or e5m2");
+    throw unsupported("y", c.y, "must be f32, f16, bf16, int8, e4m3 or e5m2");
 }
 
 void check_quantization(const Conv& c) {
   const int block = c.quant_act.block;
   if (block == 0) {
-    if (c.order != QuantOrder::ctrs) throw invalid("order", "trsc", "left out: there is no quant_act");
+    if (c.order != QuantOrder::ctrs) throw must_be("order", "trsc", "left out: the problem has no quant_act");
     return;
   }
   const std::string text = Wording<QuantAct>::text(c.quant_act);
   if (std::find(std::begin(kQuantBlocks), std::end(kQuantBlocks), block) == std::end(kQuantBlocks))
-    throw invalid("quant_act", text, fmt::format("e2m1/ and one of {}", fmt::join(kQuantBlocks, ", ")));
+    throw must_be("quant_act", text, fmt::format("e2m1/ and one of {}", fmt::join(kQuantBlocks, ", ")));
   if (!is_float(c.x))
     throw invalid("quant_act", text,
-                  fmt::format("left out: f32, f16 and bf16 are fake quantized, and x={}", c.x.name()));
+                  fmt::format("is only supported for f32, f16 and bf16, and x={}; leave it out", c.x.name()));
 }
 
 void check_packing(const Conv& c, const Gemm& g) {
   if (c.packing == Packing::none) return;
   const char* const packing = kPackings[static_cast<int>(c.packing)];
-  if (c.groups > 1) throw invalid("pack", packing, "none where channels are in groups");
-  if (c.w_layout != FilterLayout::ktrsc) throw invalid("w_layout", "kctrs", "ktrsc where w is packed");
+  if (c.groups > 1) throw invalid("pack", packing, "is not supported for channels in groups; leave it out");
+  if (c.w_layout != FilterLayout::ktrsc) throw must_be("w_layout", "kctrs", "ktrsc: w is packed");
   if (c.packing == Packing::tiles)
     return gemm::check_tiles("pack", packing, c.w, c.x, g.n, g.k, "k", "kernel elements times c");
-  if (!is_float(c.w)) throw unsupported("w", c.w, "f32, f16 or bf16 where w is packed in panels");
+  if (!is_float(c.w)) throw unsupported("w", c.w, "must be f32, f16 or bf16 with pack=panels");
   cpu::check_panels("pack", packing, c.w, c.x, g.n, g.k, "k");
 }
 
@@ -269,7 +271,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     if (c.quant_act.block && all_are(c.kernel, 1)) c.order = QuantOrder::ctrs;  // of one tap, both orders are the same
   }
   void check(const Conv& conv) const override {
-    if (conv.in.rank < 1) throw invalid("in", "", "one to three extents");
+    if (conv.in.rank < 1) throw invalid("in", "", "must have one to three extents");
     const Conv c = spread_out(conv);
     check_formats(c);
     check_quantization(c);
@@ -280,14 +282,14 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     check_some("groups", c.groups);
     for (const auto& [field, channels] : {std::pair{"c", c.c}, std::pair{"k", c.k}})
       if (channels % c.groups != 0)
-        throw invalid("groups", std::to_string(c.groups),
+        throw must_be("groups", c.groups,
                       fmt::format("a divisor of {}={}, which the groups share evenly", field, channels));
     check_extent("cache", c.cache);
     const std::int64_t before = (c.kernel.at[0] - 1) * c.dilation.at[0];
     if (c.cache > before || c.cache >= c.in.at[0])
-      throw invalid("cache", std::to_string(c.cache),
-                    fmt::format("0 to {}: the outermost axis of the kernel reaches so far back, and in={} has some of "
-                                "its own",
+      throw must_be("cache", c.cache,
+                    fmt::format("0 to {}: the kernel reaches no further back on the outermost axis, and in={} has "
+                                "some of its own",
                                 std::min(before, c.in.at[0] - 1), text_of(c.in)));
     check_extent("workspace", c.workspace);
     const Gemm g = as_gemm(c);
@@ -295,7 +297,7 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
       const double bytes = elements * static_cast<double>(f.total_bytes(1, f.block())) / f.block();
       if (bytes > static_cast<double>(kMaxBytes) || elements > 0x1p62)
         throw Error(ErrorCode::too_large, field, fmt::format("{} elements of {}", elements, f.name()),
-                    "at most 2^47 bytes");
+                    "must have at most 2^47 bytes");
     };
     check_size("x", static_cast<double>(c.n) * static_cast<double>(c.c) * Wording<Axes>::product(c.in), c.x);
     check_size("y", static_cast<double>(g.m) * static_cast<double>(c.k), c.y);
@@ -303,12 +305,14 @@ class ConvOperation final : public OperationOf<Conv, Fields> {
     for (int i = 0; i < c.in.rank; ++i) columns *= static_cast<double>(c.kernel.at[static_cast<std::size_t>(i)]);
     if (columns > static_cast<double>(kMaxExtent))
       throw Error(ErrorCode::too_large, "kernel", text_of(c.kernel),
-                  "at most 2147483647 taps and channels of a group in all");
+                  "must have at most 2147483647 taps times channels of a group");
     check_size("w", static_cast<double>(c.k) * columns, c.w);
     if (g.k % c.w.block() != 0)
-      throw invalid("c", std::to_string(c.c),
-                    fmt::format("{} kernel elements of {} channels are a row of w={}: a multiple of its blocks of {}",
-                                g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
+      throw invalid(
+          "c", std::to_string(c.c),
+          fmt::format(
+              "is not supported: {} kernel elements of {} channels are a row of w={}, whose blocks have {} elements",
+              g.k / (c.c / c.groups), c.c / c.groups, c.w.name(), c.w.block()));
     check_packing(c, g);
     gemm::check_epilogue(g, "residual");
     gemm::check_global(g);

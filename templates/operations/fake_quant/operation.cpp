@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/exact_floats.h"
@@ -74,10 +75,9 @@ std::vector<Codes> checked_codes(const FakeQuant& f, std::span<const std::byte> 
     const float by = word<float>(scale, i);
     const auto zero = word<std::int32_t>(zero_point, i);
     if (!(by > 0 && std::isfinite(by)))
-      throw invalid(fmt::format("scale[{}]", i), fmt::format("{}", by), "a positive finite number");
+      throw must_be(fmt::format("scale[{}]", i), fmt::format("{}", by), "a positive finite number");
     if (zero < f.qmin || zero > f.qmax)
-      throw invalid(fmt::format("zero_point[{}]", i), std::to_string(zero),
-                    fmt::format("{} to {}, qmin to qmax", f.qmin, f.qmax));
+      throw must_be(fmt::format("zero_point[{}]", i), zero, fmt::format("{} to {}, qmin to qmax", f.qmin, f.qmax));
     codes.emplace_back(by, zero, shape_of(f));
   }
   return codes;
@@ -97,12 +97,12 @@ class FakeQuantOperation final : public OperationOf<FakeQuant, Fields> {
   void check(const FakeQuant& f) const override {
     check_extent("rows", f.rows);
     check_some("cols", f.cols, "rows");
-    if (!is_float(f.x)) throw unsupported("x", f.x, "f32, f16 or bf16");
+    check_float("x", f.x);
     check_matrix("x", f.x, f.rows, f.cols, "cols");
-    if (f.qmin < -128 || f.qmin > 254) throw invalid("qmin", std::to_string(f.qmin), "-128 to 254");
+    if (f.qmin < -128 || f.qmin > 254) throw must_be("qmin", f.qmin, "-128 to 254");
     const std::int64_t most = std::min<std::int64_t>(255, f.qmin + 255);
     if (f.qmax <= f.qmin || f.qmax > most)
-      throw invalid("qmax", std::to_string(f.qmax), fmt::format("{} to {} with qmin={}", f.qmin + 1, most, f.qmin));
+      throw must_be("qmax", f.qmax, fmt::format("{} to {} with qmin={}", f.qmin + 1, most, f.qmin));
   }
   Extents extents_of(const FakeQuant& f) const override { return {f.rows, f.cols}; }
   void set_rows(FakeQuant& f, std::int64_t rows) const override { f.rows = rows; }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
@@ -51,11 +52,11 @@ class Fp4FakeQuantOperation final : public OperationOf<Fp4FakeQuant, Fields> {
     check_extent("rows", p.rows);
     check_some("cols", p.cols, "rows");
     for (const auto& [field, f] : {std::pair{"x", p.x}, std::pair{"y", p.y}}) {
-      if (!is_float(f)) throw unsupported(field, f, "f32, f16 or bf16");
+      check_float(field, f);
       check_matrix(field, f, p.rows, p.cols, "cols");
     }
     if (std::find(std::begin(kSizes), std::end(kSizes), p.block) == std::end(kSizes))
-      throw invalid("block", std::to_string(p.block), fmt::format("one of {}", fmt::join(kSizes, ", ")));
+      throw must_be("block", p.block, fmt::format("one of {}", fmt::join(kSizes, ", ")));
   }
   Extents extents_of(const Fp4FakeQuant& p) const override { return {p.rows, p.cols}; }
   void set_rows(Fp4FakeQuant& p, std::int64_t rows) const override { p.rows = rows; }

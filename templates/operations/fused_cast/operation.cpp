@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
@@ -54,7 +55,7 @@ struct Fields {
 };
 
 void check_vector(const char* field, const std::optional<Format>& format) {
-  if (format && !is_float(*format)) throw unsupported(field, *format, "f32, f16 or bf16");
+  if (format) check_float(field, *format);
 }
 
 class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
@@ -73,27 +74,27 @@ class FusedCastOperation final : public OperationOf<FusedCast, Fields> {
   void check(const FusedCast& c) const override {
     check_extent("rows", c.rows);
     check_some("cols", c.cols, "rows");
-    if (!is_float(c.x)) throw unsupported("x", c.x, "f32, f16 or bf16");
+    check_float("x", c.x);
     check_matrix("x", c.x, c.rows, x_cols(c), "cols");
     check_matrix("y", c.y, c.rows, c.cols, "cols");
     check_rows_stand_alone("y", c.y);
     check_vector("bias", c.bias);
     check_vector("weight", c.weight);
     if (c.gate != Gate::none) {
-      if (c.bias) throw unsupported("bias", *c.bias, "left out: the problem has a gate");
-      if (c.residual != Residual::none) throw invalid("residual", "add", "none: the problem has a gate");
-      if (c.norm != Norm::none) throw invalid("norm", "rms", "none: the problem has a gate");
+      if (c.bias) throw unsupported("bias", *c.bias, "is not supported with a gate; leave it out");
+      if (c.residual != Residual::none) throw invalid("residual", "add", "is not supported with a gate; leave it out");
+      if (c.norm != Norm::none) throw invalid("norm", "rms", "is not supported with a gate; leave it out");
     }
-    if (c.weight && c.norm == Norm::none) throw unsupported("weight", *c.weight, "left out: there is no norm");
+    if (c.weight && c.norm == Norm::none)
+      throw unsupported("weight", *c.weight, "is not supported without norm; leave it out");
     const double least = c.norm == Norm::none ? FusedCast{.x = c.x, .y = c.y}.eps : 1e-30,
                  most = c.norm == Norm::none ? least : 1e30;
     if (!(c.eps >= least && c.eps <= most))
       throw invalid("eps", fmt::format("{}", c.eps),
-                    c.norm == Norm::none ? "left out: there is no norm" : "1e-30 to 1e+30");
+                    c.norm == Norm::none ? "must be left out: the problem has no norm" : "must be 1e-30 to 1e+30");
     const auto encoders = c.y.info().encoders;
     if (c.encoder < 0 || c.encoder >= static_cast<int>(encoders.size()))
-      throw invalid("encoder", std::to_string(c.encoder),
-                    fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
+      throw must_be("encoder", c.encoder, fmt::format("an encoder of {}: {}", c.y.name(), fmt::join(encoders, " ")));
   }
   Extents extents_of(const FusedCast& c) const override { return {c.rows, c.cols}; }
   void set_rows(FusedCast& c, std::int64_t rows) const override { c.rows = rows; }

@@ -59,11 +59,11 @@ void add_weights(Contract& c, const Gemm& g, std::size_t offset) {
 
 std::string not_plain(const Problem& problem) {
   const Gemm* g = problem.as<Gemm>();
-  return !g ? "not a gemm" : g->packing != Packing::none ? "w is packed" : "";
+  return !g ? "the problem is not a gemm" : g->packing != Packing::none ? "w is packed" : "";
 }
 
 std::string has_groups(const Gemm& g) {
-  return g.groups ? fmt::format("groups = {}: kernels of this family have one w", g.groups) : "";
+  return g.groups ? fmt::format("groups={} is not supported: kernels of this family have one w", g.groups) : "";
 }
 
 Gemm one_group(Gemm g) {
@@ -82,7 +82,7 @@ std::string no_sums(const Gemm& g) {
       (x.element == Element::i8 && (w.element == Element::i8 || g.packing == Packing::tiles)) || unpacks_rows(g);
   const int most = x.zero_point ? kMostCentred : kMostBytes;
   if (!sums || g.k <= most) return {};
-  return fmt::format("k = {}: 32-bit sums hold {} products of bytes{}", g.k, most,
+  return fmt::format("k={} is too large: 32-bit sums hold {} products of bytes{}", g.k, most,
                      x.zero_point ? " with zero points" : "");
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/fill.h"
 
@@ -91,7 +92,7 @@ std::vector<int> owners_of_rows(const Gemm& g, std::int64_t rows, std::span<cons
     const std::int64_t least = masked(g) || i == 0 ? 0 : table[static_cast<std::size_t>(i) - 1],
                        value = table[static_cast<std::size_t>(i)];
     if (value < least || value > allowed)
-      throw invalid(fmt::format("group_rows[{}]", i), std::to_string(value), fmt::format("{} to {}", least, allowed));
+      throw must_be(fmt::format("group_rows[{}]", i), value, fmt::format("{} to {}", least, allowed));
     if (i == g.groups) break;
     const std::int64_t begin = masked(g) ? i * rows : at(i), end = masked(g) ? begin + at(i) : at(i + 1);
     for (std::int64_t row = begin; row < end; ++row) owners[static_cast<std::size_t>(row)] = i;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
@@ -56,15 +57,16 @@ struct Fields {
 
 void check_x_from(const Gemm& g) {
   if (!g.x_from) return;
-  if (!is_float(*g.x_from)) throw unsupported("x_from", *g.x_from, "f32, f16 or bf16");
+  check_float("x_from", *g.x_from);
   const FastPath& x = fast_path(g.x);
   const bool by_row = x.row_bytes > 0 && !x.zero_point && x.element_bytes == 1;
   const bool rounded = is_float(g.x) && g.x_from->name() == "f32" && g.x.name() != "f32";
   if (!x.code_lanes && !by_row && !rounded)
-    throw unsupported("x_from", *g.x_from,
-                      fmt::format("left out: no kernel makes x={} of it (q8_1, e4m3_row and int8_row some do, and f16 "
-                                  "and bf16 of f32); cast x first",
-                                  g.x.name()));
+    throw unsupported(
+        "x_from", *g.x_from,
+        fmt::format("is not supported for x={}; cast x first (kernels make q8_1, e4m3_row and int8_row of floats, "
+                    "and f16 and bf16 of f32)",
+                    g.x.name()));
   check_matrix("x_from", *g.x_from, g.m, g.k, "k");
 }
 
@@ -72,39 +74,42 @@ void check_x_from(const Gemm& g) {
 void check_exact(const Gemm& g) {
   for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
     if (!is_plain(f) || fast_path(f).element != Element::i8)
-      throw unsupported(field, f, "int8: y=int32 is for exact sums of integers");
+      throw unsupported(field, f, "must be int8 with y=int32, which holds exact sums of integers");
   if (g.k > kMostBytes)
     throw Error(ErrorCode::too_large, "k", std::to_string(g.k),
-                fmt::format("at most {}, the products of bytes that y=int32 holds", kMostBytes));
-  if (g.alpha != 1.0) throw invalid("alpha", fmt::format("{}", g.alpha), "1: y=int32 is exact");
-  if (g.act != Activation::none) throw invalid("act", kActivations[static_cast<int>(g.act)], "none: y=int32 is exact");
-  if (g.bias && fast_path(*g.bias).element != Element::i32) throw unsupported("bias", *g.bias, "int32, as y is");
-  if (g.c) throw unsupported("c", *g.c, "left out: y=int32 is exact");
+                fmt::format("must be at most {}, the products of bytes that y=int32 can sum", kMostBytes));
+  if (g.alpha != 1.0) throw must_be("alpha", fmt::format("{}", g.alpha), "1 with y=int32, which is exact");
+  if (g.act != Activation::none)
+    throw must_be("act", kActivations[static_cast<int>(g.act)], "none with y=int32, which is exact");
+  if (g.bias && fast_path(*g.bias).element != Element::i32)
+    throw unsupported("bias", *g.bias, "must be int32, as y is");
+  if (g.c) throw unsupported("c", *g.c, "is not supported with y=int32, which is exact; leave it out");
 }
 
 void check_groups(const Gemm& g) {
   if (g.groups < 0 || g.groups > kMostGroups)
-    throw invalid("groups", std::to_string(g.groups), fmt::format("0 (an ordinary gemm) to {}", kMostGroups));
+    throw must_be("groups", g.groups, fmt::format("0 (an ordinary gemm) to {}", kMostGroups));
   if (g.groups == 0) {
     if (g.group_layout != GroupLayout::contiguous)
-      throw invalid("group_layout", kGroupLayouts[static_cast<int>(g.group_layout)], "left out: there are no groups");
+      throw must_be("group_layout", kGroupLayouts[static_cast<int>(g.group_layout)],
+                    "left out: the problem has no groups");
     return;
   }
-  if (g.c) throw unsupported("c", *g.c, "left out: the problem has groups");
+  if (g.c) throw unsupported("c", *g.c, "is not supported with groups; leave it out");
   if (g.x_from && g.packing != Packing::panels)
-    throw unsupported("x_from", *g.x_from, "left out: the problem has groups, and is not for CPUs (pack=panels)");
+    throw unsupported("x_from", *g.x_from, "is not supported with groups, except on CPUs (pack=panels); leave it out");
   // Rows of all groups are numbered in one matrix.
   const auto check_rows = [&](const char* field, std::int64_t rows, std::int64_t of_all) {
     if (of_all > kMaxExtent)
-      throw Error(
-          ErrorCode::too_large, field, std::to_string(rows),
-          fmt::format("at most {}: {} groups have 2147483647 rows in all at most", kMaxExtent / g.groups, g.groups));
+      throw Error(ErrorCode::too_large, field, std::to_string(rows),
+                  fmt::format("must be at most {}: {} groups can have 2147483647 rows in all", kMaxExtent / g.groups,
+                              g.groups));
   };
   check_rows("m", g.m, g.x_rows());
   check_rows("n", g.n, g.n * g.groups);
   if (w_bytes(g) > static_cast<double>(kMaxBytes))
     throw Error(ErrorCode::too_large, "w", fmt::format("{} of {} x {} x {}", g.w.name(), g.groups, g.n, g.k),
-                "at most 2^47 bytes");
+                "must have at most 2^47 bytes");
 }
 
 class GemmOperation final : public OperationOf<Gemm, Fields> {
@@ -146,8 +151,8 @@ class GemmOperation final : public OperationOf<Gemm, Fields> {
     check_matrix("w", g.w, g.n, g.k, "k");
     for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
       if (fast_path(f).element == Element::i32)
-        throw unsupported(field, f, "any format but int32, which is an output's");
-    if (!is_plain(g.y)) throw unsupported("y", g.y, "f32, f16, bf16, int8, int32, e4m3 or e5m2");
+        throw unsupported(field, f, "is only an output's format; choose another");
+    if (!is_plain(g.y)) throw unsupported("y", g.y, "must be f32, f16, bf16, int8, int32, e4m3 or e5m2");
     check_matrix("y", g.y, g.m, g.n, "n");
     check_epilogue(g, "c");
     check_global(g);
@@ -183,42 +188,43 @@ void check_epilogue(const Gemm& g, const char* addend) {
   if (fast_path(g.y).element == Element::i32) {
     check_exact(g);
   } else {
-    if (g.bias && !is_float(*g.bias)) throw unsupported("bias", *g.bias, "f32, f16 or bf16");
-    if (g.c && !is_float(*g.c)) throw unsupported(addend, *g.c, "f32, f16 or bf16");
+    if (g.bias) check_float("bias", *g.bias);
+    if (g.c) check_float(addend, *g.c);
   }
   check_factor("alpha", g.alpha);
   if (g.c) check_matrix(addend, *g.c, g.m, g.n, "n");
   if (!g.c && g.beta != 1.0)
-    throw invalid("beta", fmt::format("{}", g.beta), fmt::format("left out: there is no {}", addend));
+    throw must_be("beta", fmt::format("{}", g.beta), fmt::format("left out: the problem has no {}", addend));
   check_factor("beta", g.beta);
-  if (g.beta == 0.0) throw invalid("beta", "0", fmt::format("a number other than 0 (of 0, leave {} out)", addend));
+  if (g.beta == 0.0) throw invalid("beta", "0", fmt::format("must not be 0; leave {} out instead", addend));
   if (g.y_scale != 1.0 && fast_path(g.y).element_bytes != 1)
-    throw invalid("y_scale", fmt::format("{}", g.y_scale),
+    throw must_be("y_scale", fmt::format("{}", g.y_scale),
                   fmt::format("left out: y={} is not int8, e4m3 or e5m2", g.y.name()));
   const auto factor = static_cast<float>(1.0 / g.y_scale);
   if (!(g.y_scale > 0) || !std::isfinite(factor) || factor == 0.0f)
-    throw invalid("y_scale", fmt::format("{}", g.y_scale), "a positive number that single precision holds");
+    throw must_be("y_scale", fmt::format("{}", g.y_scale), "a positive number that fits single precision");
 }
 
 void check_global(const Gemm& g) {
   const bool global = has_global(g.x) || has_global(g.w);
   if (global && g.global == Global::none)
-    throw invalid("global", "none",
-                  "mul (value = code * scale * global) or div (value = code * scale / global), required by " +
+    throw must_be("global", "none",
+                  "mul (value = code * scale * global) or div (value = code * scale / global) for " +
                       std::string(has_global(g.w) ? g.w.name() : g.x.name()));
   if (!global && g.global != Global::none)
-    throw invalid("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
+    throw must_be("global", kGlobals[static_cast<int>(g.global)], "left out: no operand has a tensor-wide scale");
 }
 
 void check_accumulation(const Gemm& g) {
   if (g.accumulation == Accumulation::full) return;
   if (!is_fp8(fast_path(g.x).element))
-    throw Error(ErrorCode::unsupported, "accum", "fast", fmt::format("only for fp8, and x={}", g.x.name()));
+    throw Error(ErrorCode::unsupported, "accum", "fast",
+                fmt::format("is only supported for fp8, and x={}", g.x.name()));
   for (const auto& [field, f] : {std::pair{"x", g.x}, std::pair{"w", g.w}})
     if (is_fp8(fast_path(f).element) && f.block() > 1)
       throw Error(ErrorCode::unsupported, "accum", "fast",
-                  fmt::format("only for fp8 with scales of whole rows, and {}={} has one per {} columns", field,
-                              f.name(), f.block()));
+                  fmt::format("is only supported for fp8 with one scale per row, and {}={} has one per {} columns",
+                              field, f.name(), f.block()));
 }
 
 std::optional<Gemm> packable(const Gemm& g) {
@@ -247,11 +253,10 @@ void check_tiles(const char* field, std::string value, Format w, Format x, std::
   const TileInfo* tiles = tile_info(w, x);
   if (!tiles)
     throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("w={} has no tiles for x={}", w.name(), x.name()));
-  if (n % kTileRows != 0)
-    throw invalid(n_field, std::to_string(n), fmt::format("a multiple of {}, the rows of a tile", kTileRows));
+                fmt::format("is not supported: w={} has no tiles for x={}", w.name(), x.name()));
+  if (n % kTileRows != 0) throw must_be(n_field, n, fmt::format("a multiple of {}, the rows of a tile", kTileRows));
   if (k % tiles->panel_k != 0)
-    throw invalid(k_field, std::to_string(k),
+    throw must_be(k_field, k,
                   fmt::format("a multiple of {}, the columns of a tile for x={}", tiles->panel_k, x.name()));
 }
 

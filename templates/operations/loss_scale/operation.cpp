@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "support/must_be.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/exact_floats.h"
@@ -59,11 +60,10 @@ void for_elements(const Unscale& u, std::span<const UnscalePiece> table, std::in
   for (std::size_t i = 0; i < table.size(); ++i) {
     const auto& [at, elements] = table[i];
     if (at < 0 || at > bytes || at % element != 0)
-      throw invalid(fmt::format("table[{}].at", i), std::to_string(at),
-                    fmt::format("a multiple of {} from 0 to {}", element, bytes));
+      throw must_be(fmt::format("table[{}].at", i), at, fmt::format("a multiple of {} from 0 to {}", element, bytes));
     if (elements < 0 || elements > (bytes - at) / element)
-      throw invalid(fmt::format("table[{}].elements", i), std::to_string(elements),
-                    fmt::format("0 to {}, what x has from there on", (bytes - at) / element));
+      throw must_be(fmt::format("table[{}].elements", i), elements,
+                    fmt::format("0 to {}, the elements that x has from there on", (bytes - at) / element));
     for (std::int64_t e = 0; e < elements; ++e) body(static_cast<std::size_t>(at / element + e));
   }
 }
@@ -93,7 +93,7 @@ class UnscaleOperation final : public OperationOf<Unscale, UnscaleFields> {
   void check(const Unscale& u) const override {
     check_extent("pieces", u.pieces);
     check_some("elements", u.elements, "pieces");
-    if (!is_float(u.x)) throw unsupported("x", u.x, "f32, f16 or bf16");
+    check_float("x", u.x);
     check_matrix("x", u.x, u.pieces, u.elements, "elements");
   }
   Extents extents_of(const Unscale& u) const override { return {u.pieces, u.elements}; }
@@ -263,9 +263,9 @@ class UpdateScaleOperation final : public OperationOf<UpdateScale, UpdateFields>
  protected:
   void check(const UpdateScale& u) const override {
     if (!(u.growth > 1 && u.growth <= std::numeric_limits<float>::max()))
-      throw invalid("growth", fmt::format("{}", u.growth), "a finite number of more than 1");
+      throw must_be("growth", fmt::format("{}", u.growth), "a finite number greater than 1");
     if (!(u.backoff > 0 && u.backoff < 1))
-      throw invalid("backoff", fmt::format("{}", u.backoff), "a number between 0 and 1, neither of them");
+      throw must_be("backoff", fmt::format("{}", u.backoff), "greater than 0 and less than 1");
     check_some("interval", u.interval);
   }
   Extents extents_of(const UpdateScale&) const override { return {1, 1, true}; }

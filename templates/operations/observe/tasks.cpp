@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "support/must_be.h"
 #include "templates/common/specialize.h"
 #include "templates/operations/observe/params.cuh"
 
@@ -21,8 +22,7 @@ static_assert(offsetof(ObserveArgs, inner) == offsetof(tw::observe::Args, inner)
 
 Task observe_task(Format x) {
   const std::string name(x.name());
-  if (name != "f32" && name != "f16" && name != "bf16")
-    throw Error(ErrorCode::invalid_argument, "format", name, "f32, f16 or bf16");
+  if (name != "f32" && name != "f16" && name != "bf16") throw must_be("format", name, "f32, f16 or bf16");
   Specialization s;
   s.name = "observe " + name;
   s.includes = {"operations/observe/cuda/kernel.cuh", fmt::format("formats/{}.cuh", name)};

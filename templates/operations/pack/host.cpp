@@ -10,6 +10,9 @@
 
 #include "format_includes.inc"
 #include "operations/pack/cuda/tiles.cuh"
+#include "pack/tiles.cuh"
+#include "support/must_be.h"
+#include "templates/backends/cpu/panels.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/shared/fast_path.h"
 #include "templates/operations/gemm/cpu/panels.h"
@@ -57,13 +60,13 @@ Run find(std::string_view w, std::string_view x) {
 }
 
 void require(const void* pointer, const char* name) {
-  if (!pointer) throw Error(ErrorCode::invalid_argument, name, "null", "a stream of the problem's w");
+  if (!pointer) throw must_be(name, "null", "given: it is a stream of the problem's w");
 }
 
 template <bool inverse>
 void run(const Gemm& g, MutableOperand w, MutableOperand tiles, const char* const (&names)[4]) {
   if (g.packing == Packing::none)
-    throw Error(ErrorCode::invalid_argument, "pack", "none", "tiles or panels: the problem of the packed weights");
+    throw must_be("pack", "none", "tiles or panels: pass the problem of the packed weights");
   Gemm plain = g;
   plain.packing = Packing::none;
   if (g.packing == Packing::panels) {

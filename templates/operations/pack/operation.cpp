@@ -8,11 +8,13 @@
 #include <cstddef>
 #include <cstring>
 
+#include "support/must_be.h"
 #include "templates/backends/cpu/panels.h"
 #include "templates/common/checks.h"
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
 #include "templates/formats/shared/fast_path.h"
+#include "templates/operations/gemm/cpu/gemm.h"
 #include "templates/operations/gemm/gemm.h"
 #include "templates/operations/gemm/matrix.h"
 #include "templates/operations/pack/cpu/pack.h"
@@ -59,11 +61,11 @@ class PackOperation final : public OperationOf<Pack, Fields> {
     check_some("n", p.n);
     check_some("k", p.k);
     check_matrix("w", p.w, p.n, p.k, "k");
-    if (p.order == Packing::none) throw invalid("order", "none", "tiles or panels");
+    if (p.order == Packing::none) throw must_be("order", "none", "tiles or panels");
     if (p.order == Packing::panels) return cpu::check_panels("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
     gemm::check_tiles("w", std::string(p.w.name()), p.w, p.x, p.n, p.k);
     if (p.n / kTileRows * (p.k / tile_info(p.w, p.x)->panel_k) > kMaxExtent)
-      throw Error(ErrorCode::too_large, "n", std::to_string(p.n), "at most 2147483647 tiles");
+      throw Error(ErrorCode::too_large, "n", std::to_string(p.n), "must have at most 2147483647 tiles");
   }
   Extents extents_of(const Pack& p) const override { return {p.n, p.k, true}; }
   void set_rows(Pack&, std::int64_t) const override {}

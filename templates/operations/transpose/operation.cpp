@@ -107,7 +107,7 @@ class TransposeOperation final : public OperationOf<Transpose, Fields> {
   void check(const Transpose& t) const override {
     check_some("rows", t.rows);
     check_some("cols", t.cols);
-    if (!is_plain(t.x)) throw unsupported("x", t.x, "f32, f16, bf16, int32, int8, e4m3 or e5m2");
+    if (!is_plain(t.x)) throw unsupported("x", t.x, "must be f32, f16, bf16, int32, int8, e4m3 or e5m2");
     check_matrix("x", t.x, t.rows, t.cols, "cols");
   }
   Extents extents_of(const Transpose& t) const override { return {t.rows, t.cols, true}; }

@@ -89,12 +89,12 @@ class Blocks final : public FamilyOf<Cast> {
 
  protected:
   std::string refusal(const Cast& c) const override {
-    if (encodes(c) && fast_path(c.y).row_bytes) return fmt::format("y: {} has a scale per row", c.y.name());
-    if (encodes(c) && encoder_lanes(c.y) == 0) return fmt::format("y: {} has no encoder for lanes", c.y.name());
+    if (encodes(c) && fast_path(c.y).row_bytes) return fmt::format("y={} has a scale per row", c.y.name());
+    if (encodes(c) && encoder_lanes(c.y) == 0) return fmt::format("y={} has no encoder for lanes", c.y.name());
     if (!encodes(c) && fast_path(c.x).scale_rows > 1)
-      return fmt::format("x: {} has scales for {} rows", c.x.name(), fast_path(c.x).scale_rows);
+      return fmt::format("x={} has scales for {} rows", c.x.name(), fast_path(c.x).scale_rows);
     if (!encodes(c) && !is_float(c.y))
-      return fmt::format("y: {} from {}: one side must be a plain float", c.y.name(), c.x.name());
+      return fmt::format("y={} from x={} is not supported: one side must be a plain float", c.y.name(), c.x.name());
     return "";
   }
   std::vector<Candidate> list(const Cast& c) const override {
@@ -177,7 +177,7 @@ class Rows final : public FamilyOf<Cast> {
 
  protected:
   std::string refusal(const Cast& c) const override {
-    if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y: {} has no scale per row", c.y.name());
+    if (!is_float(c.x) || !fast_path(c.y).row_bytes) return fmt::format("y={} has no scale per row", c.y.name());
     const std::string why = no_row_codes(fast_path(c.y), 2);
     return why.empty() ? "" : fmt::format("y: {} {}", c.y.name(), why);
   }

@@ -66,7 +66,7 @@ std::string refusal(const Conv& c, const Arch& arch) {
   if (c.packing == Packing::tiles) return "w is packed as tiles, for GPUs";
   if (!element_type(c.x)) return fmt::format("x={} is not f32, f16, bf16 or int8", c.x.name());
   if (!weight_type(c.w)) return fmt::format("w={} is not f32, f16, bf16, int8 or int8_row", c.w.name());
-  if (c.quant_act.block) return "quant_act: x is not rounded on its way";
+  if (c.quant_act.block) return "quant_act is not supported: x is not rounded on its way";
   return {};
 }
 
@@ -79,7 +79,7 @@ class Columns final : public EnumeratedFamily {
   }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = refusal(*c, arch); !why.empty()) return why;
     const Extents e(*c);
     if (c->packing == Packing::none && e.groups * e.panels > std::numeric_limits<std::int32_t>::max() / e.columns)
@@ -196,11 +196,12 @@ class Depthwise final : public EnumeratedFamily {
   std::string_view title() const override { return "CPU, depthwise, floats and bytes: channels side by side"; }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = refusal(*c, arch); !why.empty()) return why;
-    if (c->groups != c->c || c->k != c->c) return "not a depthwise convolution of as many channels out as in";
-    if (c->c % kPanel != 0) return fmt::format("c={} is no multiple of {}", c->c, kPanel);
-    if (c->x_layout != TensorLayout::ndhwc) return "x_layout=ncdhw: channels are not side by side";
+    if (c->groups != c->c || c->k != c->c)
+      return "the problem is not a depthwise convolution of as many channels out as in";
+    if (c->c % kPanel != 0) return fmt::format("c must be a multiple of {} (got {})", kPanel, c->c);
+    if (c->x_layout != TensorLayout::ndhwc) return "x_layout=ncdhw is not supported: channels must be side by side";
     if (c->cache) return "cache";
     if (const std::int64_t taps = conv::as_gemm(*c).k; taps > columns_text::kMostTaps)
       return fmt::format("{} taps are more than {}", taps, columns_text::kMostTaps);

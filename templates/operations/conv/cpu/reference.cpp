@@ -208,8 +208,8 @@ class Reference final : public ReferenceFamily {
   }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    return !c                             ? "not a conv"
-           : !arch.cpu                    ? "for CPUs"
+    return !c                             ? "the problem is not a conv"
+           : !arch.cpu                    ? "its kernels are for CPUs"
            : c->packing == Packing::tiles ? "w is packed as tiles, for GPUs"
                                           : "";
   }

@@ -126,27 +126,27 @@ class Mma final : public EnumeratedFamily {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = in_panels(*c); !why.empty()) return why;
-    if (not_pointwise(*c).empty()) return "a pointwise convolution, which pointwise_mma serves";
+    if (not_pointwise(*c).empty()) return "a pointwise convolution is served by pointwise_mma";
     if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const Layer l = layer_of(*c);
-    if (l.gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l.gemm.m, kMaxExtent);
+    if (l.gemm.m > kMaxExtent) return fmt::format("y must have at most {} pixels (got {})", kMaxExtent, l.gemm.m);
     if (l.gemm.x.total_bytes(l.gemm.m, l.gemm.k) > kMaxBytes)
-      return fmt::format("{} output pixels of {} elements of x each: at most 2^47 bytes", l.gemm.m, l.gemm.k);
+      return fmt::format("{} output pixels of {} elements of x each must have at most 2^47 bytes", l.gemm.m, l.gemm.k);
     if (std::string why = product_family(l.gemm).why_not(Problem(l.gemm), arch); !why.empty()) return why;
     if (std::string why = blocks_apart(*c, l.shape); !why.empty()) return why;
     if (l.gather.unit == 0) return no_room(*c, l, arch);
     // What GatheredElements keeps in 32 bits.
     if (Wording<Axes>::product(c->in) >= tw::conv::kInCache)
-      return fmt::format("in = {}: less than {} pixels are needed", Wording<Axes>::text(c->in), tw::conv::kInCache);
+      return fmt::format("in must have less than {} pixels (got {})", tw::conv::kInCache, Wording<Axes>::text(c->in));
     if (c->c * l.element_bytes > kMaxExtent)
-      return fmt::format("c = {}: at most {}", c->c, kMaxExtent / l.element_bytes);
+      return fmt::format("c must be at most {} (got {})", kMaxExtent / l.element_bytes, c->c);
     if (l.gather.places > kMostPlaces)
       return fmt::format(
-          "kernel = {}: at most {} places on its axes together where channels are no whole pieces of 16 "
-          "bytes",
-          Wording<Axes>::text(c->kernel), kMostPlaces);
+          "kernel must have at most {} places on its axes together where channels are not whole pieces of 16 bytes "
+          "(got {})",
+          kMostPlaces, Wording<Axes>::text(c->kernel));
     return no_room(*c, l, arch);
   }
 
@@ -214,17 +214,17 @@ class Mma final : public EnumeratedFamily {
   static std::string blocks_apart(const Conv& c, const tw::conv::Shape& s) {
     if (s.quant_block == 0 || s.taps() == 1) return {};
     if (!s.quant_channels)
-      return s.w_channels_first ? std::string() : "w_layout = ktrsc: order=ctrs of quant_act takes kctrs";
-    if (s.w_channels_first) return "w_layout = kctrs: order=trsc of quant_act takes ktrsc";
+      return s.w_channels_first ? std::string() : "w_layout must be kctrs with order=ctrs of quant_act (got ktrsc)";
+    if (s.w_channels_first) return "w_layout must be ktrsc with order=trsc of quant_act (got kctrs)";
     const std::int64_t channels = c.c / c.groups;
     return channels % s.quant_block == 0
                ? std::string()
-               : fmt::format("{} channels of a group: whole blocks of {} are needed", channels, s.quant_block);
+               : fmt::format("a group must have whole blocks of {1} channels (got {0})", channels, s.quant_block);
   }
   // Of what is fake quantized, more has to be in shared memory at a time.
   static std::string no_room(const Conv& c, const Layer& l, const Arch& arch) {
     if (l.gather.quant_block == 0 || !fitting(l, arch).empty()) return {};
-    return fmt::format("quant_act = {}: no tile of whole blocks fits into shared memory",
+    return fmt::format("quant_act={} is not supported: no tile of whole blocks fits into shared memory",
                        Wording<QuantAct>::text(c.quant_act));
   }
   static std::vector<Candidate> fitting(const Layer& l, const Arch& arch) {

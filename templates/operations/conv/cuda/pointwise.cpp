@@ -56,11 +56,11 @@ class Pointwise final : public Family {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = in_panels(*c); !why.empty()) return why;
     if (std::string why = not_pointwise(*c); !why.empty()) return why;
     const Gemm g = as_gemm(*c);
-    if (g.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", g.m, kMaxExtent);
+    if (g.m > kMaxExtent) return fmt::format("y must have at most {} pixels (got {})", kMaxExtent, g.m);
     return of_.why_not(product(problem), arch);
   }
 
@@ -120,13 +120,14 @@ class Pointwise final : public Family {
 }  // namespace
 
 std::string not_pointwise(const Conv& conv) {
-  if (conv.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
-  if (conv.groups != 1) return fmt::format("groups = {}: channels of one group are needed", conv.groups);
+  if (conv.quant_act.block) return "quant_act is not supported: x is fake quantized before it is multiplied";
+  if (conv.groups != 1) return fmt::format("groups must be 1 (got {})", conv.groups);
   if (conv.x_layout != TensorLayout::ndhwc || conv.y_layout != TensorLayout::ndhwc)
-    return "x_layout and y_layout of ndhwc are needed";
+    return "x_layout and y_layout must be ndhwc";
   for (const tw::conv::Axis& a : shape_of(conv).axes) {
-    if (a.kernel != 1) return fmt::format("a kernel of {} taps along an axis: one is needed", a.kernel);
-    if (a.lo != 0 || a.out != a.in || (a.stride != 1 && a.in != 1)) return "a stride of 1 and no padding are needed";
+    if (a.kernel != 1) return fmt::format("kernel must be 1 on every axis (got {})", a.kernel);
+    if (a.lo != 0 || a.out != a.in || (a.stride != 1 && a.in != 1))
+      return "stride must be 1, and there must be no padding";
   }
   return {};
 }

@@ -22,11 +22,11 @@ class Reference final : public EnumeratedFamily {
   std::string_view title() const override { return "any convolution, double accumulation; correctness before speed"; }
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = in_panels(*c); !why.empty()) return why;
     const Gemm g = as_gemm(*c);
     if (gemm::launchable(grid(), g.m, g.n)) return {};
-    return fmt::format("{} output pixels of {} channels: {} blocks of {} x {} results, and a launch has at most {}",
+    return fmt::format("y of {} pixels and {} channels needs {} blocks of {} x {} results, and a launch has at most {}",
                        g.m, g.n, grid().x.blocks(g.m, g.n), kPixels, kChannels, gemm::kMostBlocks);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {

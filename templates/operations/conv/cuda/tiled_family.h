@@ -42,7 +42,7 @@ class TiledFamily final : public EnumeratedFamily {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = Layer::refusal(*c, arch); !why.empty()) return why;
     return Layer(*c, arch).knobs().empty() ? Layer::kNoTile : "";
   }

@@ -97,12 +97,12 @@ class Rows final : public FusedCastFamily {
     const FastPath& y = fast_path(c.y);
     if (y.row_bytes)
       if (const std::string why = cast::no_row_codes(y, 8); !why.empty())
-        return fmt::format("y: {} {}", c.y.name(), why);
+        return fmt::format("y={} {}", c.y.name(), why);
     if (y.row_bytes && c.y.block() > 1 && c.cols % 8 != 0)
-      return fmt::format("cols = {}: y={} packs several codes a byte, and rows are no multiple of 8", c.cols,
+      return fmt::format("cols must be a multiple of 8 for y={1}, which packs several codes a byte (got {0})", c.cols,
                          c.y.name());
     if (has_blocks(c) && !(cast::encoder_lanes(c.y) & 8u))
-      return fmt::format("y: {} has no encoder for lanes of 8", c.y.name());
+      return fmt::format("y={} has no encoder for lanes of 8", c.y.name());
     return "";
   }
   const char* struct_name() const override { return "Rows"; }

@@ -33,12 +33,13 @@ class Bf16Family final : public EnumeratedFamily {
   std::string_view title() const override { return "CPU, bf16 by bf16: sums in tiles of 16 by 16 (AMX), w in panels"; }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     if (std::string why = refusal(*g, arch); !why.empty()) return why;
     if (!arch.cpu->tiles) return fmt::format("{} lacks AMX", arch.name);
     if (g->x.name() != "bf16" || g->w.name() != "bf16")
       return fmt::format("x={} and w={} are not both bf16", g->x.name(), g->w.name());
-    if (g->k % bf16_text::kBlock != 0) return fmt::format("k = {}: not a multiple of {}", g->k, bf16_text::kBlock);
+    if (g->k % bf16_text::kBlock != 0)
+      return fmt::format("k must be a multiple of {} (got {})", bf16_text::kBlock, g->k);
     return {};
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {

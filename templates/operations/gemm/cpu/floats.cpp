@@ -34,11 +34,11 @@ class FloatFamily final : public EnumeratedFamily {
   std::string_view title() const override { return "CPU, floats by floats: tiles of sums in registers, w in panels"; }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     if (std::string why = refusal(*g, arch); !why.empty()) return why;
     if (!panel_floats(g->w)) return fmt::format("w={} has no panels of floats", g->w.name());
     if (g->groups && input_of(*g).columns)  // parts of x begin where its rows' scales do
-      return fmt::format("groups={}: x={} has several scales a row", g->groups, g->x.name());
+      return fmt::format("groups={} is not supported: x={} has several scales a row", g->groups, g->x.name());
     return {};
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {

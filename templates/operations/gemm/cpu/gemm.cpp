@@ -53,7 +53,8 @@ std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
   if (std::string why = refusal(g, arch); !why.empty()) return why;
   if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
   if (panel_codes(g.w)->exact() && g.k > kMostBytes)
-    return fmt::format("k={}: a sum of more than {} products of bytes need not fit in 32 bits", g.k, kMostBytes);
+    return fmt::format("k={} is too large: a sum of more than {} products of bytes need not fit in 32 bits", g.k,
+                       kMostBytes);
   if (g.x_from && !float_type(*g.x_from)) return fmt::format("x_from={} is not f32, f16 or bf16", g.x_from->name());
   return {};
 }
@@ -63,7 +64,7 @@ class PanelFamily : public EnumeratedFamily {
   std::string_view op() const final { return "gemm"; }
   std::string why_not(const Problem& problem, const Arch& arch) const final {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     const std::string why = refusal_of_codes(*g, arch);
     return why.empty() && kernel_text() == KernelText::tiles && !arch.cpu->tiles
                ? fmt::format("{} lacks AMX", arch.name)
@@ -318,11 +319,11 @@ namespace {
 
 // Why packing would not help, behind a semicolon.
 std::string no_panels(const Gemm& g) {
-  if (have_panels(g.w, g.x, g.n, g.k)) return ": pack=panels";
+  if (have_panels(g.w, g.x, g.n, g.k)) return "; ask for pack=panels";
   try {
     check_panels("pack", "panels", g.w, g.x, g.n, g.k);
   } catch (const Error& error) {
-    return fmt::format(", and cannot be: {}", error.field() == "pack" ? error.allowed().c_str() : error.what());
+    return fmt::format(", and cannot be: {}", error.what());
   }
   return "";
 }
@@ -332,7 +333,7 @@ std::string no_panels(const Gemm& g) {
 std::string refusal(const Gemm& g, const Arch& arch) {
   if (!arch.cpu || arch.cpu->vector_bytes == 0) return without_vectors(arch);
   if (g.packing != Packing::panels) return "w is not packed in panels" + no_panels(g);
-  if (g.k == 0 || g.n == 0) return "nothing to sum up";
+  if (g.k == 0 || g.n == 0) return "k or n is 0: there is nothing to sum up";
   return {};
 }
 

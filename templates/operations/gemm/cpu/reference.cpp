@@ -196,8 +196,8 @@ class Reference final : public ReferenceFamily {
   }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
-    if (!arch.cpu) return "for CPUs";
+    if (!g) return "the problem is not a gemm";
+    if (!arch.cpu) return "its kernels are for CPUs";
     if (g->packing == Packing::tiles) return "w is packed as tiles, for GPUs";
     return {};
   }

@@ -25,12 +25,12 @@ class Reference final : public EnumeratedFamily {
   }
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     if (g->packing == Packing::panels) return "w is packed in panels, for CPUs";
     const LaunchPlan plan = grid(*g);
     if (launchable(plan, g->m, g->n)) return {};
-    return fmt::format("m = {}, n = {}{}: {} blocks of {} x {} results, and a launch has at most {}", g->m, g->n,
-                       g->groups ? fmt::format(", groups = {}", g->groups) : "", plan.x.blocks(g->m, g->n), kRows,
+    return fmt::format("m={} n={}{} needs {} blocks of {} x {} results, and a launch has at most {}", g->m, g->n,
+                       g->groups ? fmt::format(" groups={}", g->groups) : "", plan.x.blocks(g->m, g->n), kRows,
                        kThreads, kMostBlocks);
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {

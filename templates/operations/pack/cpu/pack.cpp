@@ -21,7 +21,7 @@ class Panels final : public EnumeratedFamily {
   }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Pack* p = problem.as<Pack>();
-    return !p                            ? "not a pack"
+    return !p                            ? "the problem is not a pack"
            : !arch.cpu                   ? "panels are for CPUs"
            : p->order == Packing::panels ? ""
                                          : "tiles are for GPUs";

@@ -22,7 +22,7 @@ class Tiles final : public EnumeratedFamily {
   }
   std::string why_not(const Problem& problem, const Arch&) const override {
     const Pack* p = problem.as<Pack>();
-    return !p ? "not a pack" : p->order == Packing::tiles ? "" : "panels are for CPUs";
+    return !p ? "the problem is not a pack" : p->order == Packing::tiles ? "" : "panels are for CPUs";
   }
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};

@@ -111,32 +111,31 @@ std::vector<Knobs> Layer::knobs() const {
 std::string Layer::refusal(const Conv& c, const Arch& arch) {
   if (std::string why = in_panels(c); !why.empty()) return why;
   if (c.packing != Packing::none) return "w is packed as tiles";
-  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+  if (c.quant_act.block) return "quant_act is not supported: x is fake quantized before it is multiplied";
   if (c.groups != c.c || c.k != c.c || c.c % 8 != 0)
-    return fmt::format("c = {}, k = {}, groups = {}: one and the same multiple of 8 is needed", c.c, c.k, c.groups);
+    return fmt::format("c={} k={} groups={} must be one and the same multiple of 8", c.c, c.k, c.groups);
   const Element x = fast_path(c.x).element, y = fast_path(c.y).element;
   if ((x != Element::f16 && x != Element::bf16) || c.x != c.w || (y != Element::f16 && y != Element::bf16))
-    return fmt::format("x={} w={} y={}: 16-bit floats are needed, x and w of one type", c.x.name(), c.w.name(),
-                       c.y.name());
-  if (c.residual) return "residual: there is none to be added";
+    return fmt::format("x={} w={} y={} must be 16-bit floats, x and w of one type", c.x.name(), c.w.name(), c.y.name());
+  if (c.residual) return "residual is not supported";
   if (c.x_layout != TensorLayout::ndhwc || c.y_layout != TensorLayout::ndhwc)
-    return "x_layout and y_layout of ndhwc are needed";
+    return "x_layout and y_layout must be ndhwc";
   const tw::conv::Shape s = shape_of(c);
-  if (s.cache > 0) return "cache: there is none to be read";
+  if (s.cache > 0) return "cache is not supported";
   for (int i = 0; i < kMostAxes; ++i) {
     const tw::conv::Axis& a = s.axes[i];
-    if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
+    if (a.stride != 1 && a.out > 1) return fmt::format("stride must be 1 (got {})", a.stride);
   }
   if (s.axes[0].kernel != 1 || s.axes[0].out != s.axes[0].in)
-    return fmt::format("a kernel of {} frames: one, without padding, is needed", s.axes[0].kernel);
+    return fmt::format("kernel must have one frame, without padding (got {})", s.axes[0].kernel);
   const tw::conv::Axis &height = s.axes[1], &width = s.axes[2];
   if (std::int64_t{width.kernel - 1} * width.dilation > Knobs::kMostReach)
-    return fmt::format("a kernel that spans {} columns: at most {}",
-                       std::int64_t{width.kernel - 1} * width.dilation + 1, Knobs::kMostReach + 1);
+    return fmt::format("kernel must span at most {} columns (got {})", Knobs::kMostReach + 1,
+                       std::int64_t{width.kernel - 1} * width.dilation + 1);
   if (std::int64_t{std::max(width.in, width.out)} * (s.c / 8) > kMaxExtent)
-    return fmt::format("in: a row of at most {} channels", 8 * kMaxExtent);
+    return fmt::format("in must have at most {} channels in a row", 8 * kMaxExtent);
   if (height.kernel > kMostKernelRows)
-    return fmt::format("a kernel of {} rows: at most {}", height.kernel, kMostKernelRows);
+    return fmt::format("kernel must have at most {} rows (got {})", kMostKernelRows, height.kernel);
   if (!arch.mma_bf16 && x == Element::bf16) return fmt::format("{} has no matrix units of bf16", arch.name);
   return {};
 }

@@ -298,24 +298,25 @@ std::string Layer::refusal(const Conv& c, const Arch& arch) {
   if (std::string why = scaled_pixels(c); !why.empty()) return why;
   if (std::string why = in_panels(c); !why.empty()) return why;
   if (c.packing != Packing::none) return "w is packed as tiles";
-  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
+  if (c.quant_act.block) return "quant_act is not supported: x is fake quantized before it is multiplied";
   if (c.c / c.groups > kMostGroupInputs)
-    return fmt::format("{} input channels a group: at most {}", c.c / c.groups, kMostGroupInputs);
+    return fmt::format("a group must have at most {} input channels (got {})", kMostGroupInputs, c.c / c.groups);
   if (c.x_layout != c.y_layout) return "x_layout and y_layout must be the same";
-  if (std::max(c.c, c.k) > kMostPlace) return fmt::format("c, k: at most {} channels", kMostPlace);
+  if (std::max(c.c, c.k) > kMostPlace) return fmt::format("c and k must be at most {}", kMostPlace);
   const tw::conv::Shape s = shape_of(c);
   for (int i = s.first_axis; i < kMostAxes; ++i) {
     const tw::conv::Axis& a = s.axes[i];
     if (a.in > kMostPlace - 2 * kMostReach || a.lo > kMostPlace - 2 * kMostReach - a.in ||
         std::int64_t{a.out} * a.stride > kMostPlace)
-      return fmt::format("in: at most {} elements of an axis with its padding", kMostPlace);
+      return fmt::format("in must have at most {} elements on an axis with its padding", kMostPlace);
     if (i == 0) continue;
-    if (a.out > 1 && a.stride > kMostReach) return fmt::format("a stride of {}: at most {}", a.stride, kMostReach);
+    if (a.out > 1 && a.stride > kMostReach)
+      return fmt::format("stride must be at most {} (got {})", kMostReach, a.stride);
     if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
-      return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
-                         kMostReach + 1);
+      return fmt::format("kernel must span at most {} elements (got {})", kMostReach + 1,
+                         std::int64_t{a.kernel - 1} * a.dilation + 1);
   }
-  if (c.groups == 1 && mma().why_not(c, arch).empty()) return "one group, which the matrix units take";
+  if (c.groups == 1 && mma().why_not(c, arch).empty()) return "groups=1 is served by the matrix units";
   return {};
 }
 

@@ -101,30 +101,30 @@ std::vector<Knobs> Layer::knobs() const {
 std::string Layer::refusal(const Conv& c, const Arch& arch) {
   if (std::string why = in_panels(c); !why.empty()) return why;
   if (c.packing != Packing::none) return "w is packed as tiles";
-  if (c.quant_act.block) return "quant_act: x is fake quantized before it is multiplied";
-  if (c.groups != 1) return fmt::format("groups = {}: channels of one group are needed", c.groups);
-  if (c.k > kMostFeatures) return fmt::format("k = {}: at most {} output channels", c.k, kMostFeatures);
+  if (c.quant_act.block) return "quant_act is not supported: x is fake quantized before it is multiplied";
+  if (c.groups != 1) return fmt::format("groups must be 1 (got {})", c.groups);
+  if (c.k > kMostFeatures) return fmt::format("k must be at most {} (got {})", kMostFeatures, c.k);
   const Element x = fast_path(c.x).element;
   if ((x != Element::f16 && x != Element::bf16) || c.x != c.w)
-    return fmt::format("x={} w={}: 16-bit floats of one type are needed", c.x.name(), c.w.name());
-  if (c.x_layout != TensorLayout::ndhwc) return "x_layout of ndhwc is needed";
+    return fmt::format("x={} w={} is not supported: they must be 16-bit floats of one type", c.x.name(), c.w.name());
+  if (c.x_layout != TensorLayout::ndhwc) return "x_layout must be ndhwc";
   if (c.c % 8 != 0 || c.c > kMostChannels)
-    return fmt::format("c = {}: a multiple of 8, at most {}, is needed", c.c, kMostChannels);
-  if (not_pointwise(c).empty()) return "a pointwise convolution, which pointwise_mma serves";
+    return fmt::format("c must be a multiple of 8, at most {} (got {})", kMostChannels, c.c);
+  if (not_pointwise(c).empty()) return "a pointwise convolution is served by pointwise_mma";
   const tw::conv::Shape s = shape_of(c);
-  if (s.cache > 0 && s.first_axis != 0) return "cache: frames of three axes are needed";
+  if (s.cache > 0 && s.first_axis != 0) return "cache needs frames of three axes";
   if (s.taps() * c.k > kMostRows)
-    return fmt::format("{} taps of {} output channels: at most {} together", s.taps(), c.k, kMostRows);
+    return fmt::format("taps times output channels must be at most {} (got {} x {})", kMostRows, s.taps(), c.k);
   if (std::int64_t{s.axes[1].in} * s.axes[2].in > kMaxExtent)
-    return fmt::format("in: at most {} pixels of a frame", kMaxExtent);
+    return fmt::format("in must have at most {} pixels in a frame", kMaxExtent);
   for (int i = 0; i < kMostAxes; ++i) {
     const tw::conv::Axis& a = s.axes[i];
-    if (a.stride != 1 && a.out > 1) return fmt::format("a stride of {}: 1 is needed", a.stride);
+    if (a.stride != 1 && a.out > 1) return fmt::format("stride must be 1 (got {})", a.stride);
     if (i == 0 && a.dilation != 1 && a.kernel > 1)
-      return fmt::format("a dilation of {} from frame to frame: 1 is needed", a.dilation);
+      return fmt::format("dilation from frame to frame must be 1 (got {})", a.dilation);
     if (std::int64_t{a.kernel - 1} * a.dilation > kMostReach)
-      return fmt::format("a kernel that spans {} elements: at most {}", std::int64_t{a.kernel - 1} * a.dilation + 1,
-                         kMostReach + 1);
+      return fmt::format("kernel must span at most {} elements (got {})", kMostReach + 1,
+                         std::int64_t{a.kernel - 1} * a.dilation + 1);
   }
   if (!arch.cp_async) return fmt::format("{} has no asynchronous copies", arch.name);
   return {};

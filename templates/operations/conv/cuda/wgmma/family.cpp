@@ -36,35 +36,35 @@ class Wgmma final : public EnumeratedFamily {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();
-    if (!c) return "not a conv";
+    if (!c) return "the problem is not a conv";
     if (std::string why = in_panels(*c); !why.empty()) return why;
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
-    if (c->groups != 1) return fmt::format("groups = {}: channels of one group are needed", c->groups);
-    if (pointwise_wgmma().why_not(problem, arch).empty())
-      return "a pointwise convolution, which pointwise_wgmma serves";
+    if (c->groups != 1) return fmt::format("groups must be 1 (got {})", c->groups);
+    if (pointwise_wgmma().why_not(problem, arch).empty()) return "a pointwise convolution is served by pointwise_wgmma";
     if (std::string why = scaled_pixels(*c); !why.empty()) return why;
     const std::optional<WgmmaLayer> l = layer_of(*c);
     if (!l)
-      return fmt::format("w={} with x={}: elements that wgmma has are needed, and w of them or with tiles for them",
-                         c->w.name(), c->x.name());
-    if (l->product.tiles && l->unfolds) return "pack = tiles: order=ctrs of quant_act takes w that is not packed";
+      return fmt::format(
+          "w={} with x={} is not supported: x must have elements that wgmma has, and w the same or tiles for them",
+          c->w.name(), c->x.name());
+    if (l->product.tiles && l->unfolds) return "pack=tiles is not supported with order=ctrs of quant_act";
     if (lacks_workspace(*l))
-      return fmt::format("workspace = {}: {} written there first, {:.0f} bytes", c->workspace,
+      return fmt::format("workspace={} is too small: {} written there first, {:.0f} bytes", c->workspace,
                          !l->writes_x   ? "w is"
                          : !l->writes_w ? "x is"
                                         : "x and w are",
                          written_bytes(*l));
     for (int a = 0; a < kMostAxes; ++a) {
       const tw::conv::Axis& axis = l->axis(a);
-      if (axis.stride > kMostStep) return fmt::format("a stride of {}: at most {}", axis.stride, kMostStep);
+      if (axis.stride > kMostStep) return fmt::format("stride must be at most {} (got {})", kMostStep, axis.stride);
       if (a < 2 && axis.pad != tw::conv::Pad::zero) return "pad_mode other than zero is for the first of three axes";
     }
     if (c->cache && c->in.rank < kMostAxes && !l->unfolds) return "a cache is for the first of three axes";
-    if (l->gemm.m > kMaxExtent) return fmt::format("{} output pixels: at most {}", l->gemm.m, kMaxExtent);
+    if (l->gemm.m > kMaxExtent) return fmt::format("y must have at most {} pixels (got {})", kMaxExtent, l->gemm.m);
     if (std::string why = gemm::no_sums(l->gemm); !why.empty()) return why;
     const int channels = (l->product.promotes() ? 2 : 1) * l->product.panel_k();
     if (l->product.tiles && l->shape.c % channels != 0)
-      return fmt::format("c = {}: a multiple of {} is needed, where w comes as tiles", l->shape.c, channels);
+      return fmt::format("c must be a multiple of {} with pack=tiles (got {})", channels, l->shape.c);
     return {};
   }
 

@@ -51,10 +51,10 @@ class Gemv final : public KernelFamily<Knobs> {
     if (x.codes && !w.codes)
       return fmt::format("x={} needs coded weights, and w={} has none", g->x.name(), g->w.name());
     if (g->m > kMaxTokens && mma().why_not(problem, arch).empty())
-      return fmt::format("m = {}: at most {} where the matrix units can be used", g->m, kMaxTokens);
+      return fmt::format("m must be at most {} where the matrix units can be used (got {})", kMaxTokens, g->m);
     if (std::string why = no_sums(*g); !why.empty()) return why;
     if (std::string why = no_sums_of_group(*g); !why.empty()) return why;
-    if (unit_sizes(*g).empty()) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
+    if (unit_sizes(*g).empty()) return fmt::format("k={} is not a multiple of any unit of w={}", g->k, g->w.name());
     return {};
   }
 

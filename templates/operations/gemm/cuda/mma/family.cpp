@@ -103,10 +103,10 @@ class Mma final : public KernelFamily<Knobs> {
     }
     if (const int unit = scaled_unit(*g)) {
       if (!arch.mma_scaled) return fmt::format("{} has no matrix instruction that scales blocks", arch.name);
-      return g->k % unit == 0 ? std::string() : fmt::format("k = {}: a multiple of {} is needed", g->k, unit);
+      return g->k % unit == 0 ? std::string() : fmt::format("k must be a multiple of {} (got {})", unit, g->k);
     }
     if (g->m < kMinTokens && g->m > 0 && gemv().why_not(problem, arch).empty())
-      return fmt::format("m = {}: at least {}", g->m, kMinTokens);
+      return fmt::format("m must be at least {} (got {})", kMinTokens, g->m);
     const bool bytes = x.element_bytes == 1;  // whatever their scales are
     if (!(x.element_bytes == 2 || bytes || (x.codes && x.unit_ok(32) && x.group == 32 && !x.offset)))
       return fmt::format("x={} is no float of 16 or 8 bits, no byte, and no 8-bit codes in blocks of 32", g->x.name());
@@ -120,7 +120,7 @@ class Mma final : public KernelFamily<Knobs> {
       return fmt::format("w={} is codes of a table of floats, and x={} is no float of 16 bits", g->w.name(),
                          g->x.name());
     if (std::string why = no_sums_of_group(*g); !why.empty()) return why;
-    if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k = {}: a multiple of 2 is needed", g->k);
+    if ((bytes || widened(x, w)) && g->k % 2 != 0) return fmt::format("k must be a multiple of 2 (got {})", g->k);
     if (g->x.name() == "bf16" && !arch.mma_bf16) return fmt::format("{} has no bf16 matrix instruction", arch.name);
     if (!w.coded() && !w.element_bytes) return fmt::format("w={} has no fast path", g->w.name());
     const bool both_fp8 = is_fp8(x.element) && is_fp8(w.element) && x.block == 1 && w.block == 1;
@@ -129,9 +129,10 @@ class Mma final : public KernelFamily<Knobs> {
     if (std::string why = no_sums(*g); !why.empty()) return why;
     // A stage is filled up with codes of 0, which stand for other numbers; of blocks, the scale is 0.
     if (x.codes && x.row_bytes && w.codes && w.row_bytes && g->k % kWidestStage != 0)
-      return fmt::format("k = {}: a multiple of {} is needed where both operands are rows of codes", g->k,
-                         kWidestStage);
-    if (w.coded() && coded_unit(*g) == 0) return fmt::format("k = {}: no unit of w={} divides it", g->k, g->w.name());
+      return fmt::format("k must be a multiple of {} where both operands are rows of codes (got {})", kWidestStage,
+                         g->k);
+    if (w.coded() && coded_unit(*g) == 0)
+      return fmt::format("k={} is not a multiple of any unit of w={}", g->k, g->w.name());
     return {};
   }
 

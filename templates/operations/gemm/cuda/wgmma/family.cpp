@@ -47,7 +47,7 @@ class Wgmma final : public KernelFamily<Knobs> {
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (const auto bytes = as_bytes(problem)) return why_not(*bytes, arch);
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (g->packing == Packing::panels) return "w is packed in panels, for CPUs";
     const bool codes_on_tiles = g->packing == Packing::tiles && fast_path(g->x).codes;
@@ -61,16 +61,16 @@ class Wgmma final : public KernelFamily<Knobs> {
     if (!p && g->packing == Packing::none)
       return fmt::format("w={} does not go with x={} unless it is packed as tiles", g->w.name(), g->x.name());
     if (!p) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
-    if (g->k % p->panel_k() != 0) return fmt::format("k = {}: a multiple of {} is needed", g->k, p->panel_k());
+    if (g->k % p->panel_k() != 0) return fmt::format("k must be a multiple of {} (got {})", p->panel_k(), g->k);
     if (p->quantized && g->k % (kRowPanels * p->panel_k()) != 0)
-      return fmt::format("k = {}: with x_from a multiple of {} is needed", g->k, kRowPanels * p->panel_k());
+      return fmt::format("k must be a multiple of {} with x_from (got {})", kRowPanels * p->panel_k(), g->k);
     if (p->codes && g->m > kFewTokens && !p->quantized && !g->groups)
-      return fmt::format("m = {}: of x={} {} tokens at most", g->m, g->x.name(), kFewTokens);
+      return fmt::format("m must be at most {} for x={} (got {})", kFewTokens, g->x.name(), g->m);
     if (p->promotes() && p->tiles && g->k / p->panel_k() % 2 != 0)
-      return fmt::format("k = {}: a multiple of {} is needed", g->k, 2 * p->panel_k());
+      return fmt::format("k must be a multiple of {} (got {})", 2 * p->panel_k(), g->k);
     if (std::string why = no_prologue(*g); !why.empty()) return why;
     if (std::string why = no_sums(*g); !why.empty()) return why;
-    if (g->n % 8 != 0) return fmt::format("n = {}: a multiple of 8 is needed", g->n);
+    if (g->n % 8 != 0) return fmt::format("n must be a multiple of 8 (got {})", g->n);
     return {};
   }
 

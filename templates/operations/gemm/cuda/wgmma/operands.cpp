@@ -142,7 +142,7 @@ std::string no_prologue(const Gemm& g) {
   if (!needs_prologue(g)) return {};
   const std::optional<WgmmaProblem> p = wgmma_problem(g, g.m, true);
   if (!p || p->most_tokens(g) > 0) return {};
-  return fmt::format("workspace = {}: x is {} there, and {} bytes hold {} tokens", g.workspace,
+  return fmt::format("workspace={} is too small: x is {} there, and {} bytes hold {} tokens", g.workspace,
                      unpacks_rows(g) ? "unpacked" : "quantized",
                      tw::gemm::kScheduleBytes + kRoundedBytes + kLeastTokens * prologue_row(g, *p), kLeastTokens);
 }

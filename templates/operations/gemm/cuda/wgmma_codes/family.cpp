@@ -48,7 +48,7 @@ class WgmmaCodes final : public KernelFamily<Knobs> {
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
-    if (!g) return "not a gemm";
+    if (!g) return "the problem is not a gemm";
     if (!arch.wgmma) return fmt::format("{} has no warpgroup matrix instructions", arch.name);
     if (std::string why = has_groups(*g); !why.empty()) return why;
     if (std::string why = x_comes_as_floats(*g); !why.empty()) return why;
@@ -58,8 +58,8 @@ class WgmmaCodes final : public KernelFamily<Knobs> {
     if (g->packing != Packing::tiles) return fmt::format("w={} is not packed as tiles", g->w.name());
     if (!tile_info(g->w, g->x)) return fmt::format("w={} has no tiles for x={}", g->w.name(), g->x.name());
     if (g->k % tw::gemm::kCodesStageK != 0)
-      return fmt::format("k = {}: a multiple of {} is needed", g->k, tw::gemm::kCodesStageK);
-    if (g->m <= kFewTokens) return fmt::format("m = {}: more than {} are needed", g->m, kFewTokens);
+      return fmt::format("k must be a multiple of {} (got {})", tw::gemm::kCodesStageK, g->k);
+    if (g->m <= kFewTokens) return fmt::format("m must be more than {} (got {})", kFewTokens, g->m);
     return {};
   }
 
