@@ -146,7 +146,7 @@ def main(arguments=None):
     a = parser.parse_args(arguments)
     for name in ("most", "sequences", "layers", "hidden", "repeats"):
         if getattr(a, name) < 1:
-            parser.error(f"--{name} = {getattr(a, name)}: at least 1")
+            parser.error(f"--{name} must be at least 1 (got {getattr(a, name)})")
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu" and not a.eager:

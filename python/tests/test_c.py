@@ -72,7 +72,7 @@ def test_version_is_the_headers():
 
 @pytest.mark.parametrize("value", ["a\0b", 3, None, b"bytes"])
 def test_text_for_c(value):
-    with pytest.raises(_c._errors.InvalidArgument, match="name = "):
+    with pytest.raises(_c._errors.InvalidArgument, match="name must"):
         _c.text(value, "name")
 
 

@@ -67,27 +67,27 @@ def test_nans_infinities_and_what_is_none():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda o: o.observe(np.zeros(3)), "values = dtype float64: float32, float16, bfloat16"),
-        (lambda o: o.observe(np.zeros((4, 4), np.float32)[:, :2]), "values = rows with gaps"),
+        (lambda o: o.observe(np.zeros(3)), "values must be one of float32, float16, bfloat16.*got dtype float64"),
+        (lambda o: o.observe(np.zeros((4, 4), np.float32)[:, :2]), "values must .*got rows with gaps"),
         (lambda o: o.observe(np.zeros((4, 4), np.float32)[::-1]), "a negative stride"),
-        (lambda o: o.observe(4096), "values = 0x1000: an array"),
-        (lambda o: o.observe(np.zeros((4, 3), np.float32), axis=1), "axis = 1 of shape .4, 3.: .*2 channels"),
-        (lambda o: o.observe(np.zeros((4, 2), np.float32), axis=2), "axis = 2"),
-        (lambda o: o.observe(np.zeros(2, np.float32), first=-1), "first = -1"),
-        (lambda o: o.channel(2), "channel = 2: 0 to 1"),
-        (lambda o: o.channel(-1), "channel = -1"),
+        (lambda o: o.observe(4096), "values must be an array.*got 0x1000"),
+        (lambda o: o.observe(np.zeros((4, 3), np.float32), axis=1), "axis must be .*2 channels.*got 1 of shape .4, 3."),
+        (lambda o: o.observe(np.zeros((4, 2), np.float32), axis=2), "axis must .*got 2"),
+        (lambda o: o.observe(np.zeros(2, np.float32), first=-1), "first must .*got -1"),
+        (lambda o: o.channel(2), "channel must be 0 to 1.*got 2"),
+        (lambda o: o.channel(-1), "channel must .*got -1"),
         (lambda o: o.merge(Observer()), "channels"),
         (lambda o: o.clip_ranges(), "channel"),
         (lambda o: o.clip_ranges("min"), "min-max"),
         (lambda o: o.clip_ranges(target="int9"), "int9"),
-        (lambda o: o.clip_ranges("percentile", percentile=0), "percentile = 0"),
+        (lambda o: o.clip_ranges("percentile", percentile=0), "percentile must .*got 0"),
         (lambda o: scale_for((1, 0)), "1"),
         (lambda o: Observer.from_json("{}"), "tilewright_observer"),
         (lambda o: Observer.from_json(o.json()[:-2]), "must be JSON"),
         (lambda o: Observer.from_json(o.json().replace('"momentum":0.9', '"momentum":9')), "momentum"),
-        (lambda o: Observer(channels=0), "channels = 0"),
-        (lambda o: Observer(bins=100), "bins = 100"),
-        (lambda o: Observer(momentum=1.0), "momentum = 1"),
+        (lambda o: Observer(channels=0), "channels must .*got 0"),
+        (lambda o: Observer(bins=100), "bins must .*got 100"),
+        (lambda o: Observer(momentum=1.0), "momentum must .*got 1"),
     ],
 )
 def test_refusals(call, message):
@@ -190,12 +190,12 @@ def test_a_device_observer(gpu, engine, launched):
     assert result.channels == 3 and result.bins == 256 and result.channel(2).numbers == 16
     observer.clear()
     for call, message in (
-        (lambda: observer.observe(Interface(memory, (4,), "<f2")), "values = dtype float16: float32"),
-        (lambda: observer.observe(Interface(memory, (4, 2)), axis=1), "axis = 1"),
-        (lambda: observer.observe(np.zeros(3, np.float32)), "values = memory of the host: memory of a GPU"),
+        (lambda: observer.observe(Interface(memory, (4,), "<f2")), "values must be one of float32.*got dtype float16"),
+        (lambda: observer.observe(Interface(memory, (4, 2)), axis=1), "axis must .*got 1"),
+        (lambda: observer.observe(np.zeros(3, np.float32)), "values must be memory of a GPU.*got memory of the host"),
         (lambda: observer.observe(memory), "values"),
-        (lambda: DeviceObserver(engine, gpu, "float64"), "dtype = float64"),
-        (lambda: DeviceObserver(engine, gpu, bins=3), "bins = 3"),
+        (lambda: DeviceObserver(engine, gpu, "float64"), "dtype must .*got float64"),
+        (lambda: DeviceObserver(engine, gpu, bins=3), "bins must .*got 3"),
     ):
         with pytest.raises(InvalidArgument, match=message):
             call()

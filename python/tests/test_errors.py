@@ -21,12 +21,12 @@ BASES = {
 
 @pytest.mark.parametrize("kind", _errors.BY_STATUS.values())
 def test_kinds(kind):
-    error = kind("m", "-1", "0 or more")
+    error = kind("m", "-1", "must be 0 or more")
     assert isinstance(error, (tw.TilewrightError, RuntimeError)) and isinstance(error, BASES.get(kind, RuntimeError))
-    assert str(error) == "m = -1: 0 or more"
+    assert str(error) == "m must be 0 or more (got -1)"
     for other in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error)):
         assert type(other) is kind and str(other) == str(error)
-        assert (other.code, other.field, other.value, other.allowed) == (kind.code, "m", "-1", "0 or more")
+        assert (other.code, other.field, other.value, other.allowed) == (kind.code, "m", "-1", "must be 0 or more")
 
 
 def test_codes_are_the_librarys():

@@ -75,7 +75,7 @@ def test_halves(own_engine, cpu):
     made.load((tw.encode(random(0, N, K), "q4_0").data,))
     x = random(1, 2, K).astype(np.float16)
     assert made(x).dtype == np.float16
-    with pytest.raises(tw.InvalidArgument, match="x.data = dtype float32: float16"):
+    with pytest.raises(tw.InvalidArgument, match="x.data must be float16.*got dtype float32"):
         made(random(1, 2, K))
 
 
@@ -83,7 +83,7 @@ def test_what_is_refused(own_engine, cpu):
     text = f"gemm x=q8_1 w=q4_0 y=f32 m=1 n={N} k={K}"
     made = layers.Layer(own_engine, text, cpu, x_from="f32")
     x, w = random(0, 2, K), tw.encode(random(0, N, K), "q4_0")
-    with pytest.raises(tw.InvalidArgument, match=r"w = none: weights: load\(\) them first"):
+    with pytest.raises(tw.InvalidArgument, match=r"w has not been loaded; call load\(\) first"):
         made(x)
     for wrong, message in (
         (tw.encode(random(0, N, K), "q8_0"), "w = q8_0: a matrix of format q4_0"),
@@ -103,7 +103,7 @@ def test_what_is_refused(own_engine, cpu):
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
             made(**arguments)
-    with pytest.raises(tw.InvalidArgument, match="Layer = closed"):
+    with pytest.raises(tw.InvalidArgument, match="[Ll]ayer.*closed"):
         made.close()
         made(x)
 
@@ -130,9 +130,9 @@ def test_on_a_gpu(double, gpu, engine, text):
     assert y.shape == ((6 * 7 * 64,) if conv else (5, N)) and double.launches() == before + 2
     x, out = gpu.upload(random(1, *shape).astype(np.float16)), gpu.memory(y.nbytes)
     rows = {} if conv else {"m": 5}
-    with pytest.raises(tw.InvalidArgument, match=r"scratch = null: memory of scratch_bytes\("):
+    with pytest.raises(tw.InvalidArgument, match=r"scratch.*null.*scratch_bytes\("):
         made.launch(x=x, y=out, **rows)
-    with pytest.raises(tw.InvalidArgument, match="scratch = 8 bytes: "):
+    with pytest.raises(tw.InvalidArgument, match="scratch must .*got 8 bytes"):
         made.launch(x=x, y=out, scratch=gpu.memory(8), **rows)
     made.launch(x=x, y=out, scratch=gpu.memory(made.scratch_bytes(42 if conv else 5)), **rows)
     gpu.synchronize()

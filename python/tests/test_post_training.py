@@ -113,31 +113,31 @@ def test_awq():
 
 W = np.zeros((2, 128), np.float32)
 BAD = {
-    "w's dimensions": (lambda h: gptq(W[0], h, "int4_g128"), "w = shape .128,.: two dimensions"),
-    "w's type": (lambda h: gptq(W.astype(np.int32), h, "int4_g128"), "w = int32"),
+    "w's dimensions": (lambda h: gptq(W[0], h, "int4_g128"), "w must have two dimensions.*got shape .128,."),
+    "w's type": (lambda h: gptq(W.astype(np.int32), h, "int4_g128"), "w must .*got int32"),
     "k": (lambda h: gptq(np.zeros((2, 256), np.float32), h, "int4_g128"), "k"),
     "nan": (lambda h: gptq(np.full((2, 128), np.nan, np.float32), h, "int4_g128", name="mlp.up"), "mlp.up"),
-    "format": (lambda h: gptq(W, h, "q4_0"), "format = q4_0: .*int4_g128"),
+    "format": (lambda h: gptq(W, h, "q4_0"), "format must be .*int4_g128.*got q4_0"),
     "no format": (lambda h: gptq(W, h, "int5"), "int5"),
-    "encoder": (lambda h: gptq(W, h, "int4_g128", encoder="ggml"), "encoder = ggml: one of"),
-    "group": (lambda h: gptq(W, h, "int4_g128", group=100), "group = 100"),
-    "damping": (lambda h: gptq(W, h, "int4_g128", damping=-1), "damping = -1"),
-    "threads": (lambda h: gptq(W, h, "int4_g128", threads=999), "threads = 999"),
-    "grid": (lambda h: awq(W, h, "int4_g128", grid=0), "grid = 0"),
+    "encoder": (lambda h: gptq(W, h, "int4_g128", encoder="ggml"), "encoder must be one of.*got ggml"),
+    "group": (lambda h: gptq(W, h, "int4_g128", group=100), "group must .*got 100"),
+    "damping": (lambda h: gptq(W, h, "int4_g128", damping=-1), "damping must .*got -1"),
+    "threads": (lambda h: gptq(W, h, "int4_g128", threads=999), "threads must .*got 999"),
+    "grid": (lambda h: awq(W, h, "int4_g128", grid=0), "grid must .*got 0"),
     "no rows": (lambda h: round_to_nearest(W, Hessian(128), "int4_g128"), "Hessian"),
     "x's columns": (lambda h: h.add(np.zeros((2, 64), np.float32)), "64"),
     "x's values": (lambda h: h.add(np.full((2, 128), np.inf, np.float32)), "inf"),
-    "x's type": (lambda h: h.add(np.zeros((2, 128))), "x = dtype float64"),
+    "x's type": (lambda h: h.add(np.zeros((2, 128))), "x must .*got dtype float64"),
     "another k": (lambda h: h.merge(Hessian(64)), "64"),
-    "no k": (lambda h: Hessian(0), "k = 0: 1 to 131072"),
-    "a huge k": (lambda h: Hessian(1 << 40), "k = 1099511627776"),
-    "sums": (lambda h: Hessian.from_values(1, np.zeros((3, 3)), np.zeros(4)), "values = 9 of float64: 16 of float64"),
+    "no k": (lambda h: Hessian(0), "k must be 1 to 131072.*got 0"),
+    "a huge k": (lambda h: Hessian(1 << 40), "k must .*got 1099511627776"),
+    "sums": (lambda h: Hessian.from_values(1, np.zeros((3, 3)), np.zeros(4)), "values must be 16 of float64.*got 9 of float64"),
     "their type": (
         lambda h: Hessian.from_values(1, np.zeros((2, 2), np.float32), np.zeros(2)),
-        "values = 4 of float32",
+        "values must .*got 4 of float32",
     ),
-    "no magnitudes": (lambda h: Hessian.from_values(1, np.zeros(0), np.zeros(0)), "k = 0|null"),
-    "negative rows": (lambda h: Hessian.from_values(-1, np.eye(2), np.ones(2)), "rows = -1"),
+    "no magnitudes": (lambda h: Hessian.from_values(1, np.zeros(0), np.zeros(0)), "k must .*got 0|null"),
+    "negative rows": (lambda h: Hessian.from_values(-1, np.eye(2), np.ones(2)), "rows must .*got -1"),
     "a negative diagonal": (lambda h: Hessian.from_values(1, -np.eye(2), np.ones(2)), "-1"),
 }
 
@@ -155,7 +155,7 @@ def test_refusals(case):
 def test_an_engine_needs_a_device(engine):
     hessian = Hessian(128)
     hessian.add(np.ones((3, 128), np.float32))
-    with pytest.raises(InvalidArgument, match="device = null"):
+    with pytest.raises(InvalidArgument, match="device must .*got null"):
         gptq(W, hessian, "int4_g128", engine=engine)
 
 

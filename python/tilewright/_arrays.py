@@ -87,16 +87,16 @@ def view(value: Any, name: str, stream: int | None = None) -> View:
         return _of_buffer(value, name)
     except TypeError:
         pass
-    raise _errors.InvalidArgument(
+    raise _errors.must_be(
         name,
         type(value).__name__,
-        "an array (NumPy, PyTorch, DLPack, a CUDA array interface, a buffer), a Memory, or an address is required",
+        "an array (NumPy, PyTorch, DLPack, a CUDA array interface, a buffer), a Memory, or an address",
     )
 
 
 def _address(value: int, name: str) -> View:
     if not 0 < value < 1 << 64:
-        raise _errors.InvalidArgument(name, str(value), "an address is a positive integer of 64 bits")
+        raise _errors.must_be(name, value, "a positive integer of 64 bits, as an address")
     return View(value, "")
 
 
@@ -104,11 +104,11 @@ def _of_torch(tensor: Any, name: str, torch: Any) -> View:
     kind = tensor.device.type
     own = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
     if kind == "meta" or not own:  # FakeTensor, DTensor, quantized wrappers: what they show is not where bytes are
-        raise _errors.InvalidArgument(name, f"{type(tensor).__name__} on {kind}", "a tensor with memory of its own")
+        raise _errors.must_be(name, f"{type(tensor).__name__} on {kind}", "a tensor with memory of its own")
     if kind not in ("cpu", "cuda"):
-        raise _errors.InvalidArgument(name, f"a tensor on {kind}", "a tensor on a CUDA device or the CPU")
+        raise _errors.must_be(name, f"a tensor on {kind}", "a tensor on a CUDA device or the CPU")
     if tensor.layout is not torch.strided or tensor.is_neg():
-        raise _errors.InvalidArgument(name, f"a tensor of layout {tensor.layout}", "a plain strided tensor")
+        raise _errors.must_be(name, f"a tensor of layout {tensor.layout}", "a plain strided tensor")
     out = View(tensor.data_ptr(), HOST if kind == "cpu" else CUDA, tensor.device.index)
     out.dtype = str(tensor.dtype).rpartition(".")[2]
     _lay_out(out, name, tuple(tensor.shape), None if tensor.is_contiguous() else tensor.stride(), tensor.element_size())
@@ -117,7 +117,7 @@ def _of_torch(tensor: Any, name: str, torch: Any) -> View:
 
 def _of_numpy(array: Any, name: str) -> View:
     if not array.dtype.isnative:
-        raise _errors.InvalidArgument(name, f"dtype {array.dtype.str}", "the machine's byte order")
+        raise _errors.InvalidArgument(name, f"dtype {array.dtype.str}", "must have the machine's byte order")
     pointer, readonly = array.__array_interface__["data"]
     out = View(pointer, HOST)
     out.readonly = readonly
@@ -138,9 +138,7 @@ def _of_dlpack(value: Any, name: str, stream: int | None) -> View:
     elif kind in (_dlpack.CPU, _dlpack.CUDA_HOST):
         where = HOST
     else:
-        raise _errors.InvalidArgument(
-            name, f"memory of DLPack device type {kind}", "memory of a CUDA device or the host"
-        )
+        raise _errors.must_be(name, f"memory of DLPack device type {kind}", "memory of a CUDA device or the host")
     borrowed = _dlpack.borrow(value, name, stream, (kind, ordinal))
     try:
         out = View(borrowed.pointer, where, ordinal if kind == _dlpack.CUDA else None)
@@ -157,15 +155,15 @@ def _of_dlpack(value: Any, name: str, stream: int | None) -> View:
 def _of_interface(interface: dict[str, Any], name: str, device: str, stream: int | None, owner: Any) -> View:
     typestr = str(interface["typestr"])
     if typestr[0] == ">" or typestr[1] not in _KINDS:
-        raise _errors.InvalidArgument(name, f"dtype {typestr}", "numbers in the machine's byte order")
+        raise _errors.must_be(name, f"dtype {typestr}", "a type of numbers in the machine's byte order")
     if interface.get("mask") is not None:
-        raise _errors.InvalidArgument(name, "an array with a mask", "an array without a mask")
+        raise _errors.must_be(name, "an array with a mask", "an array without a mask")
     theirs = interface.get("stream")
     if theirs is not None and theirs != (stream or 1):
-        raise _errors.InvalidArgument(
+        raise _errors.must_be(
             name,
             f"memory in use by stream {theirs:#x}",
-            f"work on the launch's own, {stream or 1:#x}; launch on the array's, or synchronize and pass its address",
+            f"on the launch's own, {stream or 1:#x}; launch on the array's, or synchronize and pass its address",
         )
     data = interface.get("data")
     if data is None:  # then the object itself is a buffer
@@ -228,9 +226,7 @@ def _of_buffer(value: Any, name: str) -> View:
 
 def _in_elements(strides: Sequence[int], size: int, name: str) -> tuple[int, ...]:
     if any(s % size for s in strides):
-        raise _errors.InvalidArgument(
-            name, f"strides of {tuple(strides)} bytes", f"multiples of the item's {size} bytes"
-        )
+        raise _errors.must_be(name, f"strides of {tuple(strides)} bytes", f"multiples of the item's {size} bytes")
     return tuple(s // size for s in strides)
 
 
@@ -245,7 +241,9 @@ def _lay_out(out: View, name: str, shape: Sequence[int], strides: Sequence[int] 
     dims = [(n, s) for n, s in zip(out.shape, strides) if n != 1]  # the stride of one element means nothing
 
     def refuse(what: str, allowed: str) -> None:
-        raise _errors.InvalidArgument(name, f"shape {out.shape}, strides {tuple(strides)} elements: {what}", allowed)
+        raise _errors.InvalidArgument(
+            name, f"shape {out.shape}, strides {tuple(strides)} elements: {what}", f"must have {allowed}"
+        )
 
     if any(s < 0 for _, s in dims):
         refuse("a negative stride", "elements in ascending order; copy the array")

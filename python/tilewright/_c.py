@@ -33,11 +33,13 @@ def _load() -> ctypes.CDLL:
         version: int = library.tw_abi_version()
     except (OSError, AttributeError) as error:
         raise _errors.LibraryMissing(
-            "libtilewright_c", path, f"{error}; install the wheel, or name the library in TILEWRIGHT_LIBRARY"
+            "libtilewright_c",
+            path,
+            f"cannot be loaded: {error}; install the wheel, or name the library in TILEWRIGHT_LIBRARY",
         ) from None
     if version != ABI_VERSION:
         raise _errors.LibraryMissing(
-            "libtilewright_c", path, f"its ABI version is {version}, and this package is for version {ABI_VERSION}"
+            "libtilewright_c", path, f"has ABI version {version}, and this package needs version {ABI_VERSION}"
         )
     return library
 
@@ -104,9 +106,9 @@ lib = _Library()
 def text(value: str, name: str) -> bytes:
     """For a const char*. C would take a zero byte for the end."""
     if not isinstance(value, str):
-        raise _errors.InvalidArgument(name, repr(value), "a string is required")
+        raise _errors.must_be(name, repr(value), "a string")
     if "\0" in value:
-        raise _errors.InvalidArgument(name, repr(value), "text without zero bytes")
+        raise _errors.must_be(name, repr(value), "text without zero bytes")
     return value.encode("utf-8", "surrogateescape")
 
 
@@ -114,7 +116,7 @@ def path(value: str | os.PathLike[str], name: str) -> bytes:
     try:
         return text(os.fspath(value), name)
     except TypeError:
-        raise _errors.InvalidArgument(name, repr(value), "a path is required") from None
+        raise _errors.must_be(name, repr(value), "a path") from None
 
 
 def string(value: bytes | None) -> str:

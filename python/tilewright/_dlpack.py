@@ -101,7 +101,7 @@ class Borrowed:
             if _is_valid(capsule, label):
                 break
         else:
-            raise _errors.InvalidArgument(name, repr(capsule), "__dlpack__() gives a capsule that nobody has consumed")
+            raise _errors.must_be(name, repr(capsule), "a capsule that nobody has consumed, as __dlpack__() gives")
         self._at = _pointer(capsule, label)
         self._kind: Any = kind
         _rename(capsule, used)  # from here on the tensor is ours to delete
@@ -116,9 +116,7 @@ class Borrowed:
         self.readonly = False
         if self._kind is _Versioned:
             if managed.major > MAJOR:  # nothing but the head of the struct may be read then
-                raise _errors.InvalidArgument(
-                    name, f"DLPack {managed.major}.{managed.minor}", f"DLPack up to {MAJOR}.x"
-                )
+                raise _errors.must_be(name, f"DLPack {managed.major}.{managed.minor}", f"DLPack up to {MAJOR}.x")
             self.readonly = bool(managed.flags & READ_ONLY)
         t = managed.tensor
         self.device: tuple[int, int] = (t.device_type, t.device_id)
@@ -149,5 +147,7 @@ def borrow(value: Any, name: str, stream: int | None, device: tuple[int, int]) -
         except TypeError:  # a producer from before DLPack 1.0 does not know max_version
             capsule = value.__dlpack__(**keywords)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise _errors.InvalidArgument(name, type(value).__name__, f"its __dlpack__() refused: {error}") from error
+        raise _errors.InvalidArgument(
+            name, type(value).__name__, f"cannot be taken: its __dlpack__() refused: {error}"
+        ) from error
     return Borrowed(capsule, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the library raises. Every error names the field, the value it had, and what would have been accepted."""
+"""What the library raises. Every error is a sentence about a field and the value it had."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ if TYPE_CHECKING:
 
 
 class TilewrightError(RuntimeError):
-    """Base of all errors. `code` is the stable name of the kind ("invalid_argument"); `field`, `value` and `allowed`
-    are the parts of the message "FIELD = VALUE: ALLOWED"."""
+    """Base of all errors. `code` is the stable name of the kind ("invalid_argument"). `field` is the subject of the
+    message, `allowed` its predicate: what the field must be, or what is wrong with `value` and what to do."""
 
     code = "internal"
 
     def __init__(self, field: str, value: str, allowed: str, message: str | None = None) -> None:
-        super().__init__(message or field + (f" = {value}" if value else "") + f": {allowed}")
+        super().__init__(message or _sentence(field, value, allowed))
         self.field = field
         self.value = value
         self.allowed = allowed
@@ -24,10 +24,26 @@ class TilewrightError(RuntimeError):
         return type(self), (self.field, self.value, self.allowed, str(self)), self.__dict__
 
 
+def _sentence(field: str, value: str, allowed: str) -> str:
+    """As tilewright/error.h makes it: "k must be a multiple of 32 (got 100): ...", "x_from=f16 is not supported"."""
+    if not value:
+        return f"{field} {allowed}"
+    if allowed.startswith(("must ", "failed")):
+        end = min((at for at in (allowed.find("; "), allowed.find(": ")) if at >= 0), default=len(allowed))
+        got = "got " if allowed.startswith("must ") else ""
+        return f"{field} {allowed[:end]} ({got}{value}){allowed[end:]}"
+    words = " " not in field and not set(value) & set(" /=")
+    return f"{field}{'=' if words else ' '}{value} {allowed}"
+
+
 class InvalidArgument(TilewrightError, ValueError):
     """A value outside its range, an unknown name, or memory that cannot be used."""
 
     code = "invalid_argument"
+
+
+def must_be(field: str, value: object, what: str) -> InvalidArgument:
+    return InvalidArgument(field, str(value), f"must be {what}")
 
 
 class Unsupported(TilewrightError, NotImplementedError):

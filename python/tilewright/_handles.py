@@ -38,7 +38,7 @@ class Handle:
     def _open(self) -> _Reference:
         handle = self._handle
         if handle is None:
-            raise _errors.InvalidArgument(type(self).__name__, "closed", "one that is open")
+            raise _errors.must_be(type(self).__name__, "closed", "open")
         return handle
 
     @property

@@ -125,7 +125,7 @@ def numbers(wanted: Slots, given: dict[str, Any]) -> Any:
         if value.is_integer:
             to.integer = _count(number, value.name, 64)
         elif isinstance(number, bool) or not hasattr(number, "__float__"):
-            raise _errors.InvalidArgument(value.name, repr(number), "a number is required")
+            raise _errors.must_be(value.name, repr(number), "a number")
         else:
             to.number = float(number)
     return out
@@ -173,7 +173,7 @@ def bind(
         for slot, value in zip(wanted.all, given):
             if value is None:
                 if not slot.optional:
-                    raise _errors.InvalidArgument(slot.name, "None", "an array is required")
+                    raise _errors.must_be(slot.name, "None", "an array")
                 bound.pointers.append(0)
                 bound.views.append(View(0, ""))
                 continue
@@ -185,10 +185,10 @@ def bind(
         bound.rows = _count(rows, "rows") if rows is not None else _rows_of(wanted, bound, default_rows)
         for slot, view in zip(wanted.all, bound.views):
             if view.pointer % slot.align and (bound.rows or not slot.row_bytes):
-                raise _errors.InvalidArgument(
+                raise _errors.must_be(
                     slot.name,
                     f"an address of remainder {view.pointer % slot.align}",
-                    f"{slot.align}-byte aligned memory",
+                    f"aligned to {slot.align} bytes",
                 )
             if view.dtype:
                 _check_size(slot, view, bound, bound.rows * wanted.rows_per, exact)
@@ -205,9 +205,9 @@ def bind_launch(
     given = {name: value for name, value in arguments.items() if value is not None}
     count = given.pop(wanted.rows_name, rows) if wanted.rows_name else rows
     if rows is not None and count != rows:
-        raise _errors.InvalidArgument("rows", str(rows), f"None, or {count}, which {wanted.rows_name} is")
+        raise _errors.must_be("rows", rows, f"None, or {count}, which {wanted.rows_name} is")
     if count is not None and not wanted.rows_name:
-        raise _errors.InvalidArgument("rows", str(count), f"None: a launch of {problem.op} has no rows")
+        raise _errors.must_be("rows", count, f"None: a launch of {problem.op} has no rows")
     own = {value.name: given.pop(value.name) for value in wanted.values if value.name in given}
     strides = {slot.stride: own[slot.stride] for slot in wanted.all if own.get(slot.stride)}
     bound = bind(wanted, given, count, problem.rows * wanted.default_per, strides, ordinal, stream)
@@ -225,7 +225,7 @@ def _values(wanted: Slots, values: dict[str, Any]) -> list[Any]:
         operand, _, stream = name.partition(".")
         places = wanted.places.get(operand)
         if places is None or (stream and stream not in places):
-            raise _errors.InvalidArgument(
+            raise _errors.must_be(
                 name,
                 type(value).__name__,
                 f"None: this problem has {', '.join(s.name for s in (*wanted.all, *wanted.values))}",
@@ -239,9 +239,7 @@ def _values(wanted: Slots, values: dict[str, Any]) -> list[Any]:
                 if part in places:
                     out[places[part]] = given
                 elif given is not None:
-                    raise _errors.InvalidArgument(
-                        f"{name}.{part}", type(given).__name__, "None: there is no such stream"
-                    )
+                    raise _errors.must_be(f"{name}.{part}", type(given).__name__, "None: there is no such stream")
     return out
 
 
@@ -249,7 +247,7 @@ def _streams(wanted: Slots, operand: str, value: Any) -> codec.Streams:
     if operand != wanted.packed:
         return codec.streams_of(value, wanted.formats.get(operand), operand)
     if isinstance(value, codec.Encoded):
-        raise _errors.InvalidArgument(operand, repr(value), "packed weights: Engine.pack(), Problem.pack_weights()")
+        raise _errors.must_be(operand, repr(value), "packed weights, from Engine.pack() or Problem.pack_weights()")
     return codec.streams_of(value, None, operand)
 
 
@@ -258,22 +256,22 @@ def _check_kind(slot: Slot, view: View, ordinal: int | None) -> None:
     if ordinal is not None and ordinal < 0:  # a CPU's launch
         ordinal = None
     if ordinal is None and view.device != _arrays.HOST:
-        raise _errors.InvalidArgument(slot.name, "memory of a GPU", "memory of the host")
+        raise _errors.must_be(slot.name, "memory of a GPU", "memory of the host")
     if ordinal is not None and view.device == _arrays.HOST:
-        raise _errors.InvalidArgument(slot.name, "memory of the host", f"memory of GPU {ordinal}; copy it there")
+        raise _errors.must_be(slot.name, "memory of the host", f"memory of GPU {ordinal}; copy it there")
     if ordinal is not None and view.ordinal is not None and view.ordinal != ordinal:
-        raise _errors.InvalidArgument(slot.name, f"memory of GPU {view.ordinal}", f"memory of GPU {ordinal}")
+        raise _errors.must_be(slot.name, f"memory of GPU {view.ordinal}", f"memory of GPU {ordinal}")
     if view.readonly and (slot.output or slot.scratch):
-        raise _errors.InvalidArgument(slot.name, "memory that is read-only", "memory that can be written")
+        raise _errors.must_be(slot.name, "memory that is read-only", "writable memory")
     if view.dtype in _BYTES:
         return
     if view.dtype not in slot.dtypes if slot.dtypes else slot.item % max(view.itemsize, 1):
         allowed = (
-            ", ".join(slot.dtypes) + " or uint8" if slot.dtypes else f"uint8, or items that divide {slot.item} bytes"
+            " or ".join((*slot.dtypes, "uint8")) if slot.dtypes else f"uint8, or items that divide {slot.item} bytes"
         )
-        raise _errors.InvalidArgument(slot.name, f"dtype {view.dtype}", allowed)
+        raise _errors.must_be(slot.name, f"dtype {view.dtype}", allowed)
     if slot.dtypes and slot.cols and len(view.shape) > 1 and view.shape[-1] != slot.cols:
-        raise _errors.InvalidArgument(slot.name, f"shape {view.shape}", f"a last dimension of {slot.cols}")
+        raise _errors.InvalidArgument(slot.name, f"shape {view.shape}", f"must have a last dimension of {slot.cols}")
 
 
 def _rows_of(wanted: Slots, bound: Bound, default: int) -> int:
@@ -282,12 +280,12 @@ def _rows_of(wanted: Slots, bound: Bound, default: int) -> int:
         if not slot.row_bytes or not view.dtype:
             continue
         if bound.strides.get(slot.stride) and not view.strided:
-            raise _errors.InvalidArgument("m", "None", f"the number of rows, since {slot.stride} is given")
+            raise _errors.must_be("m", "None", f"the number of rows, since {slot.stride} is given")
         rows = view.rows if view.strided else view.nbytes // slot.row_bytes
         per = wanted.rows_per
         if rows % per or not (view.strided or view.nbytes == rows * slot.row_bytes):
             raise _errors.InvalidArgument(
-                slot.name, f"{view.nbytes} bytes", f"whole rows, of {per * slot.row_bytes} bytes"
+                slot.name, f"{view.nbytes} bytes", f"must have whole rows, of {per * slot.row_bytes} bytes"
             )
         return rows // per
     return default
@@ -298,10 +296,10 @@ def _check_size(slot: Slot, view: View, bound: Bound, rows: int, exact: bool) ->
     may have room for more."""
     strided = view.strided
     if strided and not (slot.stride and slot.row_bytes):
-        raise _errors.InvalidArgument(slot.name, "rows with gaps between them", "a contiguous array; copy it")
+        raise _errors.must_be(slot.name, "rows with gaps between them", "a contiguous array; copy it")
     if not slot.row_bytes:
         if view.nbytes != slot.bytes and not (slot.scratch and view.nbytes > slot.bytes):
-            raise _errors.InvalidArgument(slot.name, f"{view.nbytes} bytes", f"{slot.bytes} bytes")
+            raise _errors.InvalidArgument(slot.name, f"{view.nbytes} bytes", f"must have {slot.bytes} bytes")
         return
     if strided:
         _take_stride(slot, view, bound)
@@ -309,27 +307,33 @@ def _check_size(slot: Slot, view: View, bound: Bound, rows: int, exact: bool) ->
     least = (rows - 1) * step + slot.row_bytes if rows else 0
     if view.extent < least or (exact and view.extent != least):
         raise _errors.InvalidArgument(
-            slot.name, f"{view.extent} bytes", f"{least} bytes: {rows} rows of {slot.row_bytes}, {step} bytes apart"
+            slot.name,
+            f"{view.extent} bytes",
+            f"must have {least} bytes: {rows} rows of {slot.row_bytes}, {step} bytes apart",
         )
 
 
 def _take_stride(slot: Slot, view: View, bound: Bound) -> None:
     """The distance of an array's rows as the launch's argument."""
     if view.row_bytes != slot.row_bytes:
-        raise _errors.InvalidArgument(slot.name, f"rows of {view.row_bytes} bytes", f"rows of {slot.row_bytes} bytes")
+        raise _errors.InvalidArgument(
+            slot.name, f"rows of {view.row_bytes} bytes", f"must have rows of {slot.row_bytes} bytes"
+        )
     elements, rest = divmod(view.stride * slot.cols, slot.row_bytes)
     if rest:
-        raise _errors.InvalidArgument(slot.name, f"rows {view.stride} bytes apart", "a distance of whole elements")
+        raise _errors.InvalidArgument(
+            slot.name, f"rows {view.stride} bytes apart", "must have rows whole elements apart"
+        )
     given = bound.strides.get(slot.stride, 0)
     if given not in (0, elements):
-        raise _errors.InvalidArgument(slot.stride, str(given), f"0, or {elements} as {slot.name} is laid out")
+        raise _errors.must_be(slot.stride, given, f"0, or {elements} as {slot.name} is laid out")
     bound.strides[slot.stride] = elements
 
 
 def _count(value: int, name: str, bits: int = 63) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise _errors.InvalidArgument(name, repr(value), "an integer is required")
+        raise _errors.must_be(name, repr(value), "an integer")
     value = value.__index__()
     if not 0 <= value < 1 << bits:
-        raise _errors.InvalidArgument(name, str(value), "0 or more" if bits == 63 else f"0 to 2^{bits} - 1")
+        raise _errors.must_be(name, value, "0 or more" if bits == 63 else f"0 to 2^{bits} - 1")
     return value

@@ -160,7 +160,7 @@ class DeviceObserver(Handle):
         momentum: float = 0.9,
     ) -> None:
         if dtype not in _FORMATS:
-            raise _errors.InvalidArgument("dtype", str(dtype), ", ".join(_FORMATS))
+            raise _errors.must_be("dtype", dtype, f"one of {', '.join(_FORMATS)}")
         handle = ctypes.c_void_p()
         options = _options(channels, bins, momentum)
         lib.tw_device_observer_create(engine, device, _FORMATS[dtype].encode(), options, ctypes.byref(handle))
@@ -175,10 +175,10 @@ class DeviceObserver(Handle):
         view = _dense(values, "values", _arrays.CUDA, on)
         try:
             if view.dtype != self.dtype:
-                raise _errors.InvalidArgument("values", f"dtype {view.dtype}", f"{self.dtype}, as the observer's")
+                raise _errors.must_be("values", f"dtype {view.dtype}", f"{self.dtype}, as the observer's")
             if view.ordinal is not None and view.ordinal != self.device.ordinal:
                 what = f"memory of GPU {view.ordinal}"
-                raise _errors.InvalidArgument("values", what, f"memory of GPU {self.device.ordinal}")
+                raise _errors.must_be("values", what, f"memory of GPU {self.device.ordinal}")
             elements = view.nbytes // view.itemsize
             inner = _inner(view, axis, self.channels)
             lib.tw_device_observer_observe(self, on, view.pointer, elements, first, inner)
@@ -207,18 +207,18 @@ def _options(channels: int, bins: int, momentum: float) -> Any:
 def _dense(values: Any, name: str, device: str, stream: int | None) -> _arrays.View:
     view = _arrays.view(values, name, stream)
     if view.dtype == "":
-        raise _errors.InvalidArgument(name, hex(values), "an array, which has a type and a size")
+        raise _errors.must_be(name, hex(values), "an array, which has a type and a size")
     if view.device != device:
         places = {_arrays.HOST: "the host", _arrays.CUDA: "a GPU"}
-        raise _errors.InvalidArgument(name, f"memory of {places[view.device]}", f"memory of {places[device]}")
+        raise _errors.must_be(name, f"memory of {places[view.device]}", f"memory of {places[device]}")
     if view.strided:
-        raise _errors.InvalidArgument(name, "rows with gaps between them", "a contiguous array; copy it")
+        raise _errors.must_be(name, "rows with gaps between them", "a contiguous array; copy it")
     return view
 
 
 def _format(view: _arrays.View, name: str) -> bytes:
     if view.dtype not in _FORMATS:
-        raise _errors.InvalidArgument(name, f"dtype {view.dtype}", ", ".join(_FORMATS))
+        raise _errors.must_be(name, f"dtype {view.dtype}", f"one of {', '.join(_FORMATS)}")
     return _FORMATS[view.dtype].encode()
 
 
@@ -227,7 +227,7 @@ def _inner(view: _arrays.View, axis: int | None, channels: int) -> int:
     if axis is None:
         return 1
     if not -len(view.shape) <= axis < len(view.shape) or view.shape[axis] != channels:
-        allowed = f"an axis with the observer's {channels} channels"
+        allowed = f"must be an axis with the observer's {channels} channels"
         raise _errors.InvalidArgument("axis", f"{axis} of shape {view.shape}", allowed)
     inner = 1
     for extent in view.shape[axis % len(view.shape) + 1 :]:

@@ -58,7 +58,7 @@ class _Weight:
         self, packing: str, tensors: dict[str, Any], n: int | None, k: int | None, group: int, bits: int
     ) -> None:
         if packing not in _EXTENTS:
-            raise _errors.InvalidArgument("packing", repr(packing), f"one of {', '.join(_EXTENTS)}")
+            raise _errors.must_be("packing", repr(packing), f"one of {', '.join(_EXTENTS)}")
         self.views: list[_arrays.View] = []
         self.struct = _c.CheckpointWeight(bits=bits, packing=_c.text(packing, "packing"), group=group)
         for name, value in tensors.items():
@@ -73,11 +73,9 @@ class _Weight:
         view = codec.on_host(value, name)
         kind = _TYPES.get(view.dtype)
         if kind is None or (kind == "i32") != (name != "scales"):
-            raise _errors.InvalidArgument(
-                name, f"dtype {view.dtype}", "float16 or bfloat16" if name == "scales" else "int32"
-            )
+            raise _errors.must_be(name, f"dtype {view.dtype}", "float16 or bfloat16" if name == "scales" else "int32")
         if len(view.shape) not in (1, 2):
-            raise _errors.InvalidArgument(name, f"shape {view.shape}", "one or two dimensions")
+            raise _errors.InvalidArgument(name, f"shape {view.shape}", "must have one or two dimensions")
         self.views.append(view)
         rows, cols = (1, *view.shape)[-2:]
         return _c.CheckpointTensor(view.pointer, rows, cols, kind.encode())
@@ -151,7 +149,7 @@ def export_weights(
     """The inverse of import_weights(). scale_type: "f16" or "bf16"; order: Imported.order. Raises Unsupported where the
     packing cannot hold the weight exactly."""
     if packing not in _SHAPES:
-        raise _errors.InvalidArgument("packing", repr(packing), f"one of {', '.join(_SHAPES)}")
+        raise _errors.must_be("packing", repr(packing), f"one of {', '.join(_SHAPES)}")
     n, k, bits = weight.rows, weight.cols, weight.format.bits
     like = _c.CheckpointWeight(bits=bits, packing=_c.text(packing, "packing"), n=n, k=k, group=group)
     like.scales.type = _c.text(scale_type, "scale_type")
@@ -189,7 +187,7 @@ def gather_rows(weight: codec.Encoded, order: Any) -> codec.Encoded:
 def _order(order: Any, count: int) -> Any:
     indices = [int(i) for i in order]
     if len(indices) != count:
-        raise _errors.InvalidArgument("order", f"{len(indices)} indices", f"{count}, each once")
+        raise _errors.InvalidArgument("order", f"{len(indices)} indices", f"must have {count}, each once")
     return (ctypes.c_int32 * len(indices))(*indices)
 
 

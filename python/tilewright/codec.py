@@ -49,7 +49,7 @@ class Format(NamedTuple):
     def stream_bytes(self, stream: str, rows: int, cols: int) -> int:
         """Bytes of one of its streams of a rows x cols matrix; 0 if it has none of that name."""
         if stream not in STREAMS:
-            raise _errors.InvalidArgument("stream", repr(stream), f"one of {', '.join(STREAMS)}")
+            raise _errors.must_be("stream", repr(stream), f"one of {', '.join(STREAMS)}")
         out = ctypes.c_int64()
         name = _c.text(self.name, "format")
         lib.tw_stream_bytes(name, STREAMS.index(stream), rows, cols, ctypes.byref(out))
@@ -146,7 +146,7 @@ def find(name: str, field: str = "format") -> Format:
     others = {"fp8": ["e4m3_row"], "int8": ["int8_row"], "fp16": ["f16"], "float16": ["f16"], "bfloat16": ["bf16"]}
     near = others.get(name) or difflib.get_close_matches(name, names, 3) or [n for n in names if n.startswith(name)][:3]
     meant = f"{' or '.join(near)} (did you mean that?), or another of " if near else "one of "
-    raise _errors.InvalidArgument(field, name, meant + ", ".join(names))
+    raise _errors.must_be(field, name, f"{meant}{', '.join(names)}")
 
 
 def encode(
@@ -165,7 +165,7 @@ def encode(
     rows, cols, values, keep = _floats(array, "array")
     if format.block > 1 and cols % format.block:
         raise _errors.InvalidArgument(
-            "array", f"{cols} columns", f"a multiple of {format.block}, {format.name}'s block"
+            "array", f"{cols} columns", f"must have a multiple of {format.block} columns, {format.name}'s block"
         )
     out = empty(format, rows, cols)
     if out.global_scale is not None:
@@ -175,7 +175,7 @@ def encode(
             lib.tw_global_for(name, _largest(values, rows * cols), ctypes.byref(factor))
         _write(out.global_scale, factor)
     elif global_scale is not None:
-        raise _errors.InvalidArgument("global_scale", str(global_scale), f"None: {format.name} has no such factor")
+        raise _errors.must_be("global_scale", global_scale, f"None: {format.name} has no such factor")
     rule = None if encoder is None else _c.text(encoder, "encoder")
     to = _addresses(out)
 
@@ -203,7 +203,7 @@ def decode(
     if isinstance(matrix, Encoded):
         format, rows, cols = matrix.format, matrix.rows, matrix.cols
     elif format is None or rows is None or cols is None:
-        raise _errors.InvalidArgument("matrix", type(matrix).__name__, "an Encoded, or format, rows and cols besides")
+        raise _errors.must_be("matrix", type(matrix).__name__, "an Encoded, or come with format, rows and cols")
     format = format if isinstance(format, Format) else find(format)
     given = Encoded(format, rows, cols, *streams_of(matrix, format, "matrix"))
     views = _views(given, "matrix")
@@ -234,7 +234,7 @@ def streams_of(value: Any, format: Format | None, name: str) -> Streams:
     for the data."""
     if isinstance(value, Encoded):
         if format is not None and value.format != format:
-            raise _errors.InvalidArgument(name, value.format.name, f"a matrix of format {format.name}")
+            raise _errors.must_be(name, value.format.name, f"a matrix of format {format.name}")
         return value.streams
     if not isinstance(value, (tuple, list)):
         return Streams(value)
@@ -243,7 +243,7 @@ def streams_of(value: Any, format: Format | None, name: str) -> Streams:
         return Streams(*(given.get(s) for s in STREAMS))
     if 1 <= len(value) <= 3:
         return Streams(*value)
-    raise _errors.InvalidArgument(name, f"{len(value)} items", "an array, or a tuple (data, scales, global_scale)")
+    raise _errors.must_be(name, f"{len(value)} items", "an array, or a tuple (data, scales, global_scale)")
 
 
 def empty(format: Format, rows: int, cols: int) -> Encoded:
@@ -260,11 +260,11 @@ def _views(matrix: Encoded, name: str) -> list[_arrays.View | None]:
         part = f"{name}.{stream}"
         if stream not in matrix.format.streams:
             if value is not None:
-                raise _errors.InvalidArgument(part, type(value).__name__, f"None: {matrix.format.name} has no {stream}")
+                raise _errors.must_be(part, type(value).__name__, f"None: {matrix.format.name} has no {stream}")
             views.append(None)
             continue
         if value is None:
-            raise _errors.InvalidArgument(part, "None", f"{matrix.format.name} has a stream of {stream}")
+            raise _errors.must_be(part, "None", f"given: {matrix.format.name} has a stream of {stream}")
         views.append(on_host(value, part, matrix.format.stream_bytes(stream, matrix.rows, matrix.cols)))
     return views
 
@@ -276,11 +276,11 @@ def on_host(value: Any, name: str, count: int | None = None) -> _arrays.View:
         view.row_bytes = count or 0
         return view
     if view.device != _arrays.HOST:
-        raise _errors.InvalidArgument(name, "memory of a GPU", "memory of the host; copy it there")
+        raise _errors.must_be(name, "memory of a GPU", "memory of the host; copy it there")
     if view.strided:
-        raise _errors.InvalidArgument(name, "rows with gaps between them", "a contiguous array; copy it")
+        raise _errors.must_be(name, "rows with gaps between them", "a contiguous array; copy it")
     if count is not None and view.nbytes != count:
-        raise _errors.InvalidArgument(name, f"{view.nbytes} bytes", f"{count} bytes")
+        raise _errors.InvalidArgument(name, f"{view.nbytes} bytes", f"must have {count} bytes")
     return view
 
 
@@ -308,7 +308,7 @@ def _in_blocks(work: Any, format: Format, rows: int, cols: int, threads: int | N
     share = max(s.rows for s in format.streams.values())
     most = threads if threads is not None else len(os.sched_getaffinity(0))
     if most < 1:
-        raise _errors.InvalidArgument("threads", str(threads), "at least 1")
+        raise _errors.must_be("threads", threads, "at least 1")
     count = min(most, rows // share, rows * cols // _WORTH_A_THREAD)
     if count <= 1:
         work(0, rows)
@@ -334,9 +334,9 @@ def _floats(array: Any, name: str) -> tuple[int, int, int, Any]:
     """Rows, columns and address of float32, and what keeps them alive."""
     view = _arrays.view(array, name)
     if view.dtype == "":
-        raise _errors.InvalidArgument(name, hex(array), "an array, which has a shape")
+        raise _errors.must_be(name, hex(array), "an array, which has a shape")
     if view.device != _arrays.HOST:
-        raise _errors.InvalidArgument(name, "memory of a GPU", "memory of the host; or launch a cast")
+        raise _errors.must_be(name, "memory of a GPU", "memory of the host; or launch a cast")
     cols = view.shape[-1] if view.shape else 1
     rows = view.nbytes // view.itemsize // cols if cols else 0
     dense = not view.strided
@@ -351,4 +351,4 @@ def _floats(array: Any, name: str) -> tuple[int, int, int, Any]:
     if view.dtype in ("float16", "float32", "float64") and numpy is not None:
         wide = numpy.ascontiguousarray(array, numpy.float32)
         return rows, cols, wide.ctypes.data, wide
-    raise _errors.InvalidArgument(name, view.dtype, "float32, float16, bfloat16, or with NumPy float64; dense rows")
+    raise _errors.must_be(name, view.dtype, "float32, float16, bfloat16, or with NumPy float64, in dense rows")

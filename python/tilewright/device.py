@@ -36,7 +36,7 @@ class Device(Handle):
         for more than 1024 threads, and with the targets that there are. Usable from any thread, and in a child of
         fork()."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
-            raise _errors.InvalidArgument("threads", repr(threads), "None, or 1 to 1024")
+            raise _errors.must_be("threads", repr(threads), "None, or 1 to 1024")
         handle = ctypes.c_void_p()
         name = None if target is None else _c.text(target, "target")
         lib.tw_device_open_cpu_target(name, min(threads or 0, (1 << 31) - 1), None, None, ctypes.byref(handle))
@@ -92,7 +92,7 @@ class Memory(Handle):
     def __init__(self, device: Device, size: int) -> None:
         handle = ctypes.c_void_p()
         if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size < 1 << 63:
-            raise _errors.InvalidArgument("size", repr(size), "a number of bytes, 0 or more")
+            raise _errors.must_be("size", repr(size), "a number of bytes, 0 or more")
         lib.tw_memory_create(device, size, ctypes.byref(handle))
         self._own("memory", handle)
         self._address: int = lib.tw_memory_data(handle) or 0
@@ -128,12 +128,14 @@ class Memory(Handle):
     def fill(self, byte: int = 0) -> None:
         """Sets every byte."""
         if not 0 <= byte < 256:
-            raise _errors.InvalidArgument("byte", str(byte), "0 to 255")
+            raise _errors.must_be("byte", byte, "0 to 255")
         lib.tw_memory_fill(self, byte)
 
     def _check_range(self, offset: int, count: int) -> None:
         if not 0 <= offset <= self.size or not 0 <= count <= self.size - offset:
-            raise _errors.InvalidArgument("offset", str(offset), f"{count} bytes from there within {self.size}")
+            raise _errors.InvalidArgument(
+                "offset", str(offset), f"must leave {count} bytes from there within {self.size}"
+            )
 
     def _view(self) -> _arrays.View:
         cpu = self.device.is_cpu
@@ -189,12 +191,12 @@ def stream_handle(stream: Any) -> int:
     if protocol is not None:
         version, handle = protocol() if callable(protocol) else protocol
         if version != 0:
-            raise _errors.InvalidArgument("stream", f"__cuda_stream__ version {version}", "version 0")
+            raise _errors.must_be("stream", f"__cuda_stream__ version {version}", "version 0")
         return int(handle)
     for attribute in ("cuda_stream", "ptr"):
         handle = getattr(stream, attribute, None)
         if isinstance(handle, int):
             return handle
-    raise _errors.InvalidArgument(
+    raise _errors.must_be(
         "stream", repr(stream), "None, an integer, a Stream, or an object with __cuda_stream__, cuda_stream or ptr"
     )

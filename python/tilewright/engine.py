@@ -175,7 +175,7 @@ class Engine(Handle):
         fields = problem.fields
         order = fields.get("pack", "none")
         if order not in _operands.PACKED:
-            raise _errors.InvalidArgument("pack", order, "tiles or panels: weights of another are not packed")
+            raise _errors.must_be("pack", order, "tiles or panels: other weights are not packed")
         fields = problem._as_gemm().fields
         rows = int(fields["n"]) * max(int(fields.get("groups", 0)), 1)
         own = Problem.of("pack", w=fields["w"], x=fields["x"], n=rows, k=fields["k"], order=order)
@@ -424,7 +424,7 @@ def _subject(problem: Problem | str | Task, device: Device) -> Problem | Task:
     if not isinstance(problem, Task):
         return as_problem(problem)
     if device.is_cpu and "__global__" in problem.source(problem.candidates[0]):
-        raise _errors.Unsupported("device", device.arch, "a GPU: the task's text is CUDA; a CPU takes LLVM IR")
+        raise _errors.Unsupported("device", device.arch, "must be a GPU: the task's text is CUDA; a CPU takes LLVM IR")
     return problem
 
 

@@ -98,7 +98,7 @@ class Layer(Handle):
         problems.cast says so. scratch: scratch_bytes(rows) on the device, where that is not 0."""
         on = stream_handle(stream)
         if self._weights is None:
-            raise _errors.InvalidArgument("w", "none", "weights: load() them first")
+            raise _errors.InvalidArgument("w", "", "has not been loaded; call load() first")
         wanted, main = self._launched(), self.problems.main
         bound, values = _operands.bind_launch(wanted, main, arguments, rows, self.device.ordinal, on)
         try:
@@ -209,7 +209,7 @@ def _scratch(value: Any, least: int) -> int:
     view = _arrays.view(value, "scratch")
     view.close()
     if view.dtype and view.nbytes < least:
-        raise _errors.InvalidArgument("scratch", f"{view.nbytes} bytes", f"{least} bytes or more")
+        raise _errors.InvalidArgument("scratch", f"{view.nbytes} bytes", f"must have {least} bytes or more")
     return view.pointer
 
 

@@ -28,9 +28,11 @@ def unscale_pieces(format: str, tensors: Sequence[Any], elements: int = ELEMENTS
             continue
         view = _arrays.view(tensor, f"tensors[{i}]")
         if view.device == _arrays.HOST or not view.dtype:
-            raise _errors.InvalidArgument(f"tensors[{i}]", "no array of a GPU", "one, or a pair (address, elements)")
+            raise _errors.must_be(
+                f"tensors[{i}]", "no array of a GPU", "an array of a GPU, or a pair (address, elements)"
+            )
         if view.strided:
-            raise _errors.InvalidArgument(f"tensors[{i}]", "rows with gaps between them", "a contiguous array")
+            raise _errors.must_be(f"tensors[{i}]", "rows with gaps between them", "a contiguous array")
         items.append((view.pointer, view.nbytes // _bytes(format)))
         view.close()
     given = (_Tensor * max(len(items), 1))(*items)
@@ -51,11 +53,11 @@ def _bytes(format: str) -> int:
 
 def _pair(pair: tuple[Any, ...], name: str) -> tuple[int, int]:
     if len(pair) != 2:
-        raise _errors.InvalidArgument(name, f"a tuple of {len(pair)}", "a pair (address, elements)")
+        raise _errors.must_be(name, f"a tuple of {len(pair)}", "a pair (address, elements)")
     return _integer(pair[0], f"{name}.data"), _integer(pair[1], f"{name}.elements")
 
 
 def _integer(value: Any, name: str) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or not -(1 << 63) <= value.__index__() < 1 << 63:
-        raise _errors.InvalidArgument(name, repr(value), "an integer of 64 bits")
+        raise _errors.must_be(name, repr(value), "an integer of 64 bits")
     return int(value.__index__())

@@ -59,7 +59,7 @@ def convert(
 def _activation(module: Any) -> str | None:
     inputs, outputs = module.input_quantizer, getattr(module, "output_quantizer", None)
     if outputs is not None and outputs.is_enabled:
-        raise Unsupported("output_quantizer", "enabled", "outputs as they are")
+        raise Unsupported("output_quantizer", "enabled", "must be off: outputs are not quantized")
     if not inputs.is_enabled:
         return None
     return {(4, 3): "e4m3_row", 8: "int8_row"}.get(inputs.num_bits)
@@ -67,32 +67,36 @@ def _activation(module: Any) -> str | None:
 
 def _weight(weight: Any, quantizer: Any, rule: str) -> QuantizedWeight:
     if getattr(quantizer, "svdquant_lora_a", None) is not None:
-        raise Unsupported("weight_quantizer.svdquant_lora_a", "a low-rank part", "none")
+        raise Unsupported(
+            "weight_quantizer.svdquant_lora_a", "a low-rank part", "is not supported; quantize without SVDQuant"
+        )
     metadata = getattr(weight, "metadata", None)
     if metadata is None:
-        raise Unsupported("weight", f"{weight.dtype}, quantized in each call", "one that mtq.compress() has compressed")
+        raise Unsupported(
+            "weight", f"{weight.dtype}, quantized in each call", "must be one that mtq.compress() has compressed"
+        )
     kind = metadata["qtensor_class"].__name__
     data, scale = weight.data.as_subclass(torch.Tensor), getattr(quantizer, "_scale", None)
     if scale is None:
-        raise Unsupported("weight_quantizer._scale", "None", "the scales of a compressed weight")
+        raise Unsupported("weight_quantizer._scale", "None", "must be the scales of a compressed weight")
     if kind in ("FP8QTensor", "INT8QTensor"):
         return row_weight(data, scale)
     if kind not in ("NVFP4QTensor", "MXFP4QTensor", "INT4QTensor"):
-        raise Unsupported("weight", kind, "NVFP4QTensor, MXFP4QTensor, INT4QTensor, FP8QTensor or INT8QTensor")
+        raise Unsupported("weight", kind, "must be NVFP4QTensor, MXFP4QTensor, INT4QTensor, FP8QTensor or INT8QTensor")
     n, k = metadata["shape"]
     if kind == "INT4QTensor":
         return _int4(data, scale, n, k, rule)
     if kind == "MXFP4QTensor":
         if scale.dtype != torch.uint8 or scale.numel() * 32 != n * k:
             what = f"{scale.dtype} {tuple(scale.shape)}"
-            raise Unsupported("weight_quantizer._scale", what, f"exponents for each block of 32 of {n} x {k}")
+            raise Unsupported("weight_quantizer._scale", what, f"must be exponents for each block of 32 of {n} x {k}")
         return QuantizedWeight.from_streams([data, scale], "mxfp4", n, k)
     if scale.dtype != torch.float8_e4m3fn or scale.numel() * 16 != n * k:
         what = f"{scale.dtype} {tuple(scale.shape)}"
-        raise Unsupported("weight_quantizer._scale", what, f"E4M3 for each block of 16 of {n} x {k}")
+        raise Unsupported("weight_quantizer._scale", what, f"must be E4M3 for each block of 16 of {n} x {k}")
     factor = quantizer._double_scale.float().reshape(-1)
     if factor.numel() != 1:
-        raise Unsupported("weight_quantizer._double_scale", f"{factor.numel()} factors", "one for the tensor")
+        raise Unsupported("weight_quantizer._double_scale", f"{factor.numel()} factors", "must have one for the tensor")
     return QuantizedWeight.from_streams([data, scale.view(torch.uint8), factor], "nvfp4", n, k)
 
 
@@ -101,7 +105,7 @@ def _int4(data: torch.Tensor, scale: torch.Tensor, n: int, k: int, rule: str) ->
     groups = scale.numel() // n
     if groups == 0 or scale.numel() % n or k % groups or data.numel() * 2 != n * k:
         what = f"{scale.dtype} {tuple(scale.shape)}"
-        raise Unsupported("weight_quantizer._scale", what, f"one for each of equal groups of the rows of {n} x {k}")
+        raise Unsupported("weight_quantizer._scale", what, f"must have one for each of equal groups of the rows of {n} x {k}")
     codes = torch.stack([data >> 4, data & 15], -1).reshape(n, k)
     inverse = (1 / scale.float()).reshape(n, groups)
     return group_weight(codes, torch.full((n, groups), 8), inverse, "weight_quantizer._scale", rule)

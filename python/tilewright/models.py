@@ -38,11 +38,13 @@ class ModelTensor:
         size. Raises IoError, InvalidArgument for what is not in the tensor."""
         count = self.nbytes - first if count is None else count
         if not 0 <= first <= self.nbytes or not 0 <= count <= self.nbytes - first:
-            raise _errors.InvalidArgument("first", str(first), f"{count} bytes from there within {self.nbytes}")
+            raise _errors.InvalidArgument(
+                "first", str(first), f"must leave {count} bytes from there within {self.nbytes}"
+            )
         out = _arrays.allocate(count) if to is None else to
         view = codec.on_host(out, "to", count)
         if view.readonly:
-            raise _errors.InvalidArgument("to", "memory that is read-only", "memory that can be written")
+            raise _errors.must_be("to", "memory that is read-only", "writable memory")
         lib.tw_model_read(self._model, _c.text(self.name, "name"), first, view.pointer, count)
         view.close()
         return out
@@ -56,7 +58,7 @@ class ModelTensor:
         """A matrix as kernels read it: all dimensions but the last are rows. Raises Unsupported if the library has no
         such format."""
         if not self.format:
-            raise _errors.Unsupported(self.name, self.type, "a type that a format of the library has")
+            raise _errors.Unsupported(self.name, self.type, "must have a type that a format of the library has")
         cols = self.shape[-1] if self.shape else 1
         format = codec.find(self.format)
         row = format.stream_bytes("data", 1, cols)

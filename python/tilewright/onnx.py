@@ -60,7 +60,7 @@ def load_quantized(
         try:
             model = onnx.load(os.fspath(model))
         except Exception as error:  # of protobuf's, of the file system's, of external data's
-            raise IoError("model", str(model), f"a readable ONNX model: {error}") from None
+            raise IoError("model", str(model), f"must be a readable ONNX model: {error}") from None
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     makers = {output: node for node in graph.node for output in node.output}
@@ -87,7 +87,7 @@ def load_quantized(
         seen = sorted({node.op_type for node in graph.node if node.op_type in _NOT_READ})
         more = f"; {', '.join(seen)} are not read: quantize with QuantFormat.QDQ" if seen else ""
         what = f"{len(graph.node)} nodes without one"
-        raise Unsupported("model", what, f"MatMulNBits, or MatMul and Gemm behind DequantizeLinear{more}")
+        raise Unsupported("model", what, f"must have MatMulNBits, or MatMul and Gemm behind DequantizeLinear{more}")
 
 
 # Of ONNX Runtime's QOperator format and dynamic quantization.
@@ -106,7 +106,7 @@ def _layer(reader: _Node, makers: Mapping[str, Any]) -> tuple[QuantizedWeight, A
         return None
     turned = (node.op_type == "MatMul" or not reader.attribute("transB", 0)) != transposed
     if node.op_type == "Gemm" and any(reader.attribute(a, v) != v for a, v in _GEMM.items()):
-        raise Unsupported(reader.name, "Gemm", "alpha = beta = 1, and no transA")
+        raise Unsupported(reader.name, "Gemm", "must have alpha = beta = 1, and no transA")
     weight = _dequantized(_Node(maker, tensors, reader.scales), makers, turned)
     return weight, _bias(reader, makers) if node.op_type == "Gemm" else None
 
@@ -121,7 +121,9 @@ def _bias(reader: _Node, makers: Mapping[str, Any]) -> Any:
     codes, scale, zeros = stored.needed(0), stored.needed(1), stored.array(2)
     if scale.size not in (1, codes.size) or (zeros is not None and zeros.any()):
         raise Unsupported(
-            f"{reader.name} (input 2)", f"scales of shape {scale.shape}", "one, or one for each output, no zero point"
+            f"{reader.name} (input 2)",
+            f"scales of shape {scale.shape}",
+            "must have one scale, or one for each output, and no zero point",
         )
     return codes.reshape(-1).astype(np.float32) * scale.reshape(-1).astype(np.float32)
 
@@ -158,15 +160,15 @@ class _Node:
             if attribute.name == name:
                 return helper.get_attribute_value(attribute)
         if default is None:
-            raise InvalidArgument(f"{self.name}.{name}", "missing", "an attribute of the node")
+            raise must_be(f"{self.name}.{name}", "missing", "an attribute of the node")
         return default
 
     def extent(self, name: str) -> int:
         value = self.attribute(name)
         if not isinstance(value, int) or value < 1:
-            raise InvalidArgument(f"{self.name}.{name}", str(value), "at least 1")
+            raise must_be(f"{self.name}.{name}", value, "at least 1")
         if value >= _MOST:
-            raise TooLarge(f"{self.name}.{name}", str(value), f"less than {_MOST}")
+            raise TooLarge(f"{self.name}.{name}", str(value), f"must be less than {_MOST}")
         return value
 
     def array(self, index: int) -> Any:
@@ -175,30 +177,30 @@ class _Node:
             return None
         name = self.node.input[index]
         if name not in self.tensors:
-            raise Unsupported(f"{self.name}.{name}", "computed", "an initializer of the graph")
+            raise Unsupported(f"{self.name}.{name}", "computed", "must be an initializer of the graph")
         try:
             return numpy_helper.to_array(self.tensors[name])
         except (ValueError, TypeError, KeyError) as error:
-            raise InvalidArgument(f"{self.name}.{name}", "unreadable", f"a tensor as ONNX has it: {error}") from None
+            raise must_be(f"{self.name}.{name}", "unreadable", f"a tensor as ONNX has it: {error}") from None
 
     def needed(self, index: int, count: int | None = None) -> Any:
         array = self.array(index)
         part = f"{self.name} (input {index})"
         if array is None:
-            raise InvalidArgument(part, "missing", "an initializer")
+            raise must_be(part, "missing", "an initializer")
         if count is not None and array.size != count:
-            raise InvalidArgument(part, f"{array.size} elements", f"{count}")
+            raise InvalidArgument(part, f"{array.size} elements", f"must have {count}")
         return array
 
 
 def _nbits(node: _Node) -> QuantizedWeight:
     n, k, bits, group = (node.extent(name) for name in ("N", "K", "bits", "block_size"))
     if bits not in (2, 4, 8):
-        raise Unsupported(f"{node.name}.bits", str(bits), "2, 4 or 8")
+        raise Unsupported(f"{node.name}.bits", str(bits), "must be 2, 4 or 8")
     if k % group:
-        raise Unsupported(f"{node.name}.K", str(k), f"whole blocks of block_size = {group}")
+        raise Unsupported(f"{node.name}.K", str(k), f"must be a multiple of block_size={group}")
     if node.array(4) is not None:
-        raise Unsupported(f"{node.name} (input 4)", "g_idx", "none: blocks of columns in order")
+        raise Unsupported(f"{node.name} (input 4)", "g_idx", "is not supported: columns must be in order")
     blocks = k // group
     codes = _unpacked(node.needed(1, n * blocks * (group * bits // 8)), n * blocks, group, bits).reshape(n, k)
     scales = node.needed(2, n * blocks).reshape(n, blocks)
@@ -207,7 +209,7 @@ def _nbits(node: _Node) -> QuantizedWeight:
     if zeros is None:
         zeros = np.full((n, blocks), middle, np.uint8)
     elif zeros.dtype != np.uint8:
-        raise Unsupported(f"{node.name} (input 3)", f"{zeros.dtype} zero points", "integers, packed in uint8")
+        raise Unsupported(f"{node.name} (input 3)", f"{zeros.dtype} zero points", "must be integers, packed in uint8")
     else:
         row = -(-blocks * bits // 8)
         zeros = _unpacked(node.needed(3, n * row), n, 8 * row // bits, bits)[:, :blocks]
@@ -215,7 +217,9 @@ def _nbits(node: _Node) -> QuantizedWeight:
         return _blocks(node, codes, zeros, scales)
     if group != 32 or (zeros != middle).any():
         raise Unsupported(
-            node.name, f"8 bits in blocks of {group}", "blocks of 32 without zero points, as q8_0 has them"
+            node.name,
+            f"8 bits in blocks of {group}",
+            "is not supported: weights of 8 bits must have blocks of 32 without zero points, as q8_0 has",
         )
     values = torch.from_numpy((codes ^ 0x80).view(np.int8))  # minus 128
     return q8_0_weight(values, _floats(scales), f"{node.name} (scales)", node.scales)
@@ -224,7 +228,7 @@ def _nbits(node: _Node) -> QuantizedWeight:
 def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
     """Codes [rows, cols] out of bytes, the lowest bits first."""
     if packed.dtype != np.uint8:
-        raise InvalidArgument("B", f"{packed.dtype}", "uint8")
+        raise must_be("B", f"{packed.dtype}", "uint8")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     codes = (packed.reshape(rows, -1, 1) >> shifts) & np.uint8((1 << bits) - 1)
     return codes.reshape(rows, cols)
@@ -233,7 +237,7 @@ def _unpacked(packed: Any, rows: int, cols: int, bits: int) -> Any:
 def _blocks(node: _Node, codes: Any, zeros: Any, scales: Any) -> QuantizedWeight:
     """Codes [n, k] below 16, zero points and scales [n, blocks]."""
     if codes.shape[1] % 8:
-        raise Unsupported(f"{node.name}.K", str(codes.shape[1]), "a multiple of 8")
+        raise Unsupported(f"{node.name}.K", str(codes.shape[1]), "must be a multiple of 8")
     parts = (torch.from_numpy(np.ascontiguousarray(part)) for part in (codes, zeros))
     return group_weight(*parts, _floats(scales), f"{node.name} (scales)", node.scales)
 
@@ -253,30 +257,34 @@ def _dequantized(node: _Node, makers: Mapping[str, Any], turned: bool) -> Quanti
         return _nvfp4(node, makers, turned)
     codes, scales, zeros = node.needed(0), node.needed(1), node.array(2)
     if codes.ndim != 2 or codes.size == 0:
-        raise Unsupported(node.name, f"a weight of shape {codes.shape}", "a matrix")
+        raise Unsupported(node.name, f"a weight of shape {codes.shape}", "must be a matrix")
     axis, group = node.attribute("axis", 1) % 2, node.attribute("block_size", 0)
     if zeros is not None and zeros.shape != scales.shape:
-        raise InvalidArgument(f"{node.name} (input 2)", f"shape {zeros.shape}", f"{scales.shape}, as scales have")
+        raise must_be(f"{node.name} (input 2)", f"shape {zeros.shape}", f"{scales.shape}, as scales have")
     wide, offsets = codes.astype(np.int16), None if zeros is None else zeros.astype(np.int16)
     if kind in _EIGHT and not group:
         n = wide.shape[1 if turned else 0]
         if scales.size not in (1, n) or (scales.size != 1 and axis != (1 if turned else 0)):
             raise Unsupported(
-                f"{node.name} (input 1)", f"shape {scales.shape}, axis {axis}", "one, or one for each output"
+                f"{node.name} (input 1)",
+                f"shape {scales.shape}, axis {axis}",
+                "must have one scale, or one for each output",
             )
         if offsets is not None and offsets.any():
-            raise Unsupported(f"{node.name} (input 2)", "zero points", "zeros: formats of 8 bits have none")
+            raise Unsupported(f"{node.name} (input 2)", "zero points", "must be zeros: formats of 8 bits have none")
         data = np.array(codes.T if turned else codes, order="C").view(np.uint8)
         return row_weight(torch.from_numpy(data).view(_EIGHT[kind]), _floats(scales).reshape(-1), node.name)
     if kind not in (TensorProto.INT4, TensorProto.UINT4) or group < 1 or axis != (0 if turned else 1):
         what = f"{TensorProto.DataType.Name(kind)}, axis {axis}, block_size {group}"
-        allowed = "INT8 or FLOAT8E4M3FN by output or tensor, INT4, UINT4 or FLOAT4E2M1 in blocks along the reduction"
+        allowed = "must be INT8 or FLOAT8E4M3FN by output or tensor, INT4, UINT4 or FLOAT4E2M1 in blocks along the reduction"
         raise Unsupported(node.name, what, allowed)
     if turned:
         wide, scales, offsets = wide.T, scales.T, None if offsets is None else offsets.T
     n, k = wide.shape
     if k % group or scales.shape != (n, k // group):
-        raise InvalidArgument(f"{node.name} (input 1)", f"shape {scales.shape}", f"blocks of {group} of {k} elements")
+        raise InvalidArgument(
+            f"{node.name} (input 1)", f"shape {scales.shape}", f"must have blocks of {group} of {k} elements"
+        )
     offsets = np.zeros(scales.shape, np.int16) if offsets is None else offsets
     shift = 8 if kind == TensorProto.INT4 else 0
     return _blocks(node, (wide + shift).astype(np.uint8), (offsets + shift).astype(np.uint8), scales)
@@ -288,26 +296,26 @@ def _nvfp4(node: _Node, makers: Mapping[str, Any], turned: bool) -> QuantizedWei
     scale = makers.get(node.node.input[1]) if len(node.node.input) > 1 else None
     stored = node.tensors.get(scale.input[0]) if scale is not None and scale.op_type == "DequantizeLinear" else None
     if stored is None or stored.data_type != TensorProto.FLOAT8E4M3FN:
-        raise Unsupported(part, "other scales", "DequantizeLinear of an initializer of FLOAT8E4M3FN")
+        raise Unsupported(part, "other scales", "must be DequantizeLinear of an initializer of FLOAT8E4M3FN")
     inner = _Node(scale, node.tensors)
     scales, factor = inner.needed(0), inner.needed(1, 1)
     if node.array(2) is not None or inner.array(2) is not None:
-        raise Unsupported(node.name, "zero points", "none: those of floats are zeros")
+        raise Unsupported(node.name, "zero points", "must not have zero points other than 0: its codes are floats")
     axis, group = node.attribute("axis", 1), node.attribute("block_size", 0)
     if codes.ndim != 2 or codes.size == 0 or group != 16 or axis not in ((0, -2) if turned else (1, -1)):
         what = f"FLOAT4E2M1 of shape {codes.shape}, axis {axis}, block_size {group}"
-        raise Unsupported(node.name, what, "a matrix in blocks of 16 along the reduction")
+        raise Unsupported(node.name, what, "must be a matrix in blocks of 16 along the reduction")
     nibbles, bytes_ = codes.view(np.uint8), scales.view(np.uint8)
     if turned:
         nibbles, bytes_ = nibbles.T, bytes_.T
     n, k = nibbles.shape
     if k % 16 or bytes_.shape != (n, k // 16):
-        raise InvalidArgument(part, f"shape {scales.shape}", f"blocks of 16 of {k} elements")
+        raise InvalidArgument(part, f"shape {scales.shape}", f"must have blocks of 16 of {k} elements")
     if (bytes_ >= 0x7F).any():
-        raise Unsupported(part, "negative numbers or NaNs", "scales from 0 to 448")
+        raise Unsupported(part, "negative numbers or NaNs", "must be from 0 to 448")
     factor = np.ascontiguousarray(factor, np.float32).reshape(1)
     if not 0 < factor[0] < np.inf:
-        raise Unsupported(f"{inner.name} (input 1)", f"{factor[0]}", "a positive finite number")
+        raise Unsupported(f"{inner.name} (input 1)", f"{factor[0]}", "must be a positive finite number")
     data = nibbles[:, ::2] | (nibbles[:, 1::2] << 4)
     streams = [torch.from_numpy(np.array(part, order="C").reshape(-1)) for part in (data, bytes_, factor)]
     return QuantizedWeight.from_streams(streams, "nvfp4", n, k)
@@ -371,7 +379,7 @@ def _layer_of(node: Any) -> str:
 def _standin(layer: Any, name: str, left: dict[str, str] | None) -> nn.Module:
     try:
         if not isinstance(layer, QuantizedLinear):
-            raise Unsupported(name, type(layer).__name__, "linear layers: no operator has its weight")
+            raise Unsupported(name, type(layer).__name__, "is not supported: no ONNX operator has its weight")
         return _Standin(layer)
     except TilewrightError as error:
         if not error.field.startswith(name):
@@ -459,7 +467,7 @@ def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, in
     kind, _, group = format.partition("_g")
     if kind not in ("int4", "uint4") or not group:
         allowed = ", ".join(("int4_g*", "uint4_g*", "q4_0", "q8_0", *_BYTES, "nvfp4"))
-        raise Unsupported("weight", format, f"one of {allowed}, which ONNX has operators for")
+        raise Unsupported("weight", format, f"must be one of {allowed}, which ONNX has operators for")
     size = int(group)
     encoded = codec.Encoded(format, n, k, *streams)
     out = checkpoints.export_weights(encoded, "compressed_tensors", group=size)

@@ -191,9 +191,7 @@ class Task(Handle):
         shape = _shape(array, size // slot.row_bytes if slot.row_bytes else 0)
         content = self._content(array, shape, seed)
         if content.nbytes != size:
-            raise _errors.InvalidArgument(
-                f"fill of {array.name}", f"shape {content.shape}", f"an array of shape {shape}"
-            )
+            raise _errors.must_be(f"fill of {array.name}", f"shape {content.shape}", f"an array of shape {shape}")
         ctypes.memmove(at, content.ctypes.data, size)
         return 0
 
@@ -211,7 +209,7 @@ class Task(Handle):
     def _on_arguments(self, user: int, pointers: Any, rows: int, params: int, capacity: int) -> int:
         packed = self.parameters([pointers[i] or 0 for i in range(len(self.arrays))], rows)
         if len(packed) > capacity:
-            raise _errors.TooLarge("arguments", f"{len(packed)} bytes", f"at most {capacity}")
+            raise _errors.TooLarge("arguments", f"{len(packed)} bytes", f"must be at most {capacity}")
         ctypes.memmove(params, packed, len(packed))
         return len(packed)
 
@@ -255,7 +253,7 @@ def _slots(arrays: Sequence[Array], numpy: Any) -> _operands.Slots:
     out = []
     for array in arrays:
         if "rows" in array.shape[1:]:
-            raise _errors.InvalidArgument(array.name, f"shape {array.shape}", '"rows" as its first dimension alone')
+            raise _errors.must_be(array.name, f"shape {array.shape}", '"rows" as its first dimension alone')
         dtype = numpy.dtype(array.dtype)
         follows = array.shape[:1] == ("rows",)
         row = math.prod(int(extent) for extent in array.shape[1 if follows else 0 :])

@@ -24,7 +24,11 @@ class LoraLinear(Linear):  # type: ignore[misc]
     """What PEFT puts around a QuantizedLinear."""
 
     def merge(self, *arguments: Any, **options: Any) -> None:
-        raise Unsupported("merge", "into a QuantizedLinear", "a float layer: its weights are constants in a format")
+        raise Unsupported(
+            "merge",
+            "into a QuantizedLinear",
+            "is not supported: its weights are constants in a format; merge into a float layer",
+        )
 
     def unmerge(self) -> None:
         """Nothing is merged."""

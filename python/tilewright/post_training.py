@@ -83,7 +83,7 @@ class Hessian(Handle):
         for view, name, count in zip(views, ("values", "magnitudes"), (k * k, k)):
             if view.dtype != "float64" or view.nbytes != 8 * count:
                 what = f"{view.nbytes // view.itemsize} of {view.dtype}"
-                raise _errors.InvalidArgument(name, what, f"{count} of float64, for {k} magnitudes")
+                raise _errors.must_be(name, what, f"{count} of float64, for {k} magnitudes")
         handle = ctypes.c_void_p()
         lib.tw_hessian_from(k, rows, views[0].pointer, views[1].pointer, ctypes.byref(handle))
         hessian = cls.__new__(cls)
@@ -202,12 +202,12 @@ def _quantized(
 ) -> Quantized:
     f = codec.find(format)
     if encoder is not None and encoder not in f.encoders:
-        raise _errors.InvalidArgument("encoder", str(encoder), f"one of {', '.join(f.encoders)}")
+        raise _errors.must_be("encoder", encoder, f"one of {', '.join(f.encoders)}")
     view = _arrays.view(w, "w")
     shape = view.shape
     view.close()
     if len(shape) != 2:
-        raise _errors.InvalidArgument("w", f"shape {shape}", "two dimensions, [n, k]")
+        raise _errors.InvalidArgument("w", f"shape {shape}", "must have two dimensions, [n, k]")
     _, _, values, keep = codec._floats(w, "w")
     layer = _c.LinearWeight(w=values, n=shape[0], k=shape[1], name=_c.text(name, "name"))
     target = _c.QuantizeTarget(

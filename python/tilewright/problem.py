@@ -207,8 +207,8 @@ class Problem(Handle):
 
     def _reorder(self, function: str, w: Any, inverse: bool) -> codec.Streams:
         if self.fields.get("pack") not in _operands.PACKED:
-            raise _errors.InvalidArgument(
-                "pack", self.fields.get("pack", "none"), "tiles or panels: weights of another are not packed"
+            raise _errors.must_be(
+                "pack", self.fields.get("pack", "none"), "tiles or panels: other weights are not packed"
             )
         gemm = self._as_gemm()
         fields = gemm.fields
@@ -227,7 +227,7 @@ class Problem(Handle):
             for stream, value, have, want in zip(codec.STREAMS, given, *sizes):
                 member = _member(stream)
                 if have and value is None and stream != "global":
-                    raise _errors.InvalidArgument(f"w.{stream}", "None", f"{have} bytes")
+                    raise _errors.InvalidArgument(f"w.{stream}", "None", f"must have {have} bytes")
                 if have and value is not None:
                     views.append(codec.on_host(value, f"w.{stream}", have))
                     setattr(source, member, views[-1].pointer)
@@ -292,7 +292,7 @@ class _HostBuffers:
         for slot, view, buffer in zip(wanted.all, self._bound.views, buffers):
             if view.dtype and view.nbytes != buffer.bytes:
                 self._bound.close()
-                raise _errors.InvalidArgument(slot.name, f"{view.nbytes} bytes", f"{buffer.bytes} bytes")
+                raise _errors.InvalidArgument(slot.name, f"{view.nbytes} bytes", f"must have {buffer.bytes} bytes")
         self._values = values
         count = len(buffers)
         addresses = (ctypes.c_void_p * count)(*(p or None for p in self._bound.pointers))
@@ -329,7 +329,7 @@ def _word(name: str, value: object) -> str:
         return str(value.__index__())
     if isinstance(value, codec.Format):
         return value.name
-    raise _errors.InvalidArgument(name, repr(value), "text, a number or a bool")
+    raise _errors.must_be(name, repr(value), "text, a number or a bool")
 
 
 def as_problem(value: Problem | str) -> Problem:

@@ -21,7 +21,7 @@ from torchao.core.config import AOBaseConfig
 from torchao.quantization.transform_module import register_quantize_module_handler
 
 from . import codec
-from ._errors import InvalidArgument, Unsupported
+from ._errors import Unsupported, must_be
 from .torch import QuantizedLinear, QuantizedWeight
 from .torch._spec import FORMATS
 from .torch.checkpoints import check_rule, group_weight, q8_0_weight, row_weight
@@ -45,7 +45,7 @@ class TilewrightConfig(AOBaseConfig):  # type: ignore[misc]
         if self.activation is not None:
             codec.find(self.activation)
         if self.encoder is not None and self.encoder not in format.encoders:
-            raise InvalidArgument("encoder", self.encoder, f"one of {', '.join(format.encoders)}, {format.name}'s")
+            raise must_be("encoder", self.encoder, f"one of {', '.join(format.encoders)}, {format.name}'s")
 
 
 @register_quantize_module_handler(TilewrightConfig)  # type: ignore[untyped-decorator]
@@ -55,7 +55,7 @@ def _quantize(module: nn.Module, config: TilewrightConfig) -> nn.Module:
     weight: Any = getattr(module, "weight", None)
     if not isinstance(module, nn.Linear) or type(weight) not in (Tensor, nn.Parameter) or weight.dtype not in FORMATS:
         what = f"{type(module).__name__} with a weight of {type(weight).__name__}"
-        raise Unsupported("module", what, "an nn.Linear of floats; convert() takes what torchao has quantized")
+        raise Unsupported("module", what, "must be an nn.Linear of floats; convert() takes what torchao has quantized")
     options = {field.name: getattr(config, field.name) for field in dataclasses.fields(TilewrightConfig)}
     return QuantizedLinear.from_linear(module, **{name: options[name] for name in QuantizedLinear.options})
 
@@ -77,9 +77,9 @@ def convert(
             return None
         read = _READ.get(type(weight).__name__)
         if read is None:
-            raise Unsupported("weight", type(weight).__name__, f"one of {', '.join(_READ)}")
+            raise Unsupported("weight", type(weight).__name__, f"must be one of {', '.join(_READ)}")
         if getattr(weight, "act_pre_scale", None) is not None:
-            raise Unsupported("act_pre_scale", "a scale of x", "none")
+            raise Unsupported("act_pre_scale", "a scale of x", "is not supported")
         own, x = read(weight, scales)
         x = x if activation is ... else activation
         return own, {"activation": x, "accum": accum, "dtype": weight.dtype if weight.dtype in FORMATS else None}
@@ -91,21 +91,21 @@ def _rows(weight: Any, rule: str, x: str) -> tuple[QuantizedWeight, str | None]:
     n, k = weight.shape
     zeros = getattr(weight, "zero_point", None)
     if zeros is not None and zeros.any():
-        raise Unsupported("zero_point", "not all zero", "symmetric weights")
+        raise Unsupported("zero_point", "not all zero", "must be 0: only symmetric weights are supported")
     inputs = x if weight.act_quant_kwargs is not None or getattr(weight, "act_quant_scale", None) is not None else None
     block = list(weight.block_size or (n, k))
     if block in ([1, k], [n, k]):
         return row_weight(weight.qdata, weight.scale), inputs
     if weight.qdata.dtype == torch.int8:
         return _q8_0(weight, rule), inputs
-    raise Unsupported("block_size", str(block), f"[1, {k}] or [{n}, {k}]: PerRow or PerTensor")
+    raise Unsupported("block_size", str(block), f"must be [1, {k}] or [{n}, {k}]: PerRow or PerTensor")
 
 
 def _q8_0(weight: Any, rule: str) -> QuantizedWeight:
     n, k = weight.shape
     lines, group = weight.block_size
     if lines != 1 or group % 32:
-        raise Unsupported("block_size", str(list(weight.block_size)), "rows, or groups of a multiple of 32 of a row")
+        raise Unsupported("block_size", str(list(weight.block_size)), "must be rows, or groups of a multiple of 32 of a row")
     return q8_0_weight(weight.qdata, weight.scale.reshape(n, k // group), "scale", rule)
 
 
@@ -115,19 +115,22 @@ def _intx(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     if list(weight.block_size) == [1, k] and not weight.zero_point.any():
         return row_weight(weight.qdata, weight.scale), inputs
     if weight.block_size[0] != 1:
-        raise Unsupported("block_size", str(list(weight.block_size)), "groups of one row")
+        raise Unsupported("block_size", str(list(weight.block_size)), "must be groups of one row")
     codes, zeros = weight.qdata.long() + 8, weight.zero_point.float() + 8
     if ((codes >= 0) & (codes < 16)).all() and ((zeros >= 0) & (zeros < 16) & (zeros == zeros.round())).all():
         return group_weight(codes, zeros, weight.scale, "scale", rule), inputs
     if weight.zero_point.any():
-        raise Unsupported("zero_point", "not all zero", "codes and zero points of -8 to 7, or symmetric ones of 8 bits")
+        allowed = "is not supported: codes and zero points must be -8 to 7, or zero points of 8 bits all zero"
+        raise Unsupported("zero_point", "not all zero", allowed)
     return _q8_0(weight, rule), inputs
 
 
 def _int4(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     n, k = weight.shape
     if weight.zero_point.any() or weight.qdata.dim() != 2:
-        raise Unsupported("zero_point", "numbers added to the codes' products", "none: symmetric matrices")
+        raise Unsupported(
+            "zero_point", "numbers added to the codes' products", "are not supported: matrices must be symmetric"
+        )
     nibbles = torch.stack([weight.qdata & 15, (weight.qdata >> 4) & 15], -1).reshape(n, k).long()
     scales = weight.scale.T
     inputs = None if weight.activation_dtype != torch.float8_e4m3fn else "e4m3_row"
@@ -140,7 +143,7 @@ def _blocks(weight: Any, size: int) -> Tensor:
     n, k = weight.shape
     if weight.block_size != size or weight.qdata.dim() != 2 or not weight.qdata.is_contiguous():
         what = f"{weight.block_size}, of {tuple(weight.qdata.shape)} with strides {weight.qdata.stride()}"
-        raise Unsupported("block_size", what, f"{size}, of a matrix in order")
+        raise Unsupported("block_size", what, f"must be {size}, of a matrix in order")
     if not weight.is_swizzled_scales:
         return weight.scale  # type: ignore[no-any-return]
     from torchao.prototype.mx_formats.utils import from_blocked
@@ -152,7 +155,7 @@ def _mx(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     formats = {torch.float8_e4m3fn: "mxfp8", torch.float4_e2m1fn_x2: "mxfp4"}
     format = formats.get(weight.elem_dtype)
     if format is None:
-        raise Unsupported("elem_dtype", str(weight.elem_dtype), f"one of {', '.join(map(str, formats))}")
+        raise Unsupported("elem_dtype", str(weight.elem_dtype), f"must be one of {', '.join(map(str, formats))}")
     streams = [weight.qdata.view(torch.uint8), _blocks(weight, 32).contiguous().view(torch.uint8)]
     inputs = "mxfp8" if weight.act_quant_kwargs is not None and format == "mxfp8" else None
     return QuantizedWeight.from_streams(streams, format, *weight.shape), inputs
@@ -161,7 +164,7 @@ def _mx(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
 def _nvfp4(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
     factor = torch.ones(1) if weight.per_tensor_scale is None else weight.per_tensor_scale.float().reshape(-1)
     if factor.numel() != 1:
-        raise Unsupported("per_tensor_scale", f"{factor.numel()} factors", "one for the tensor")
+        raise Unsupported("per_tensor_scale", f"{factor.numel()} factors", "must have one for the tensor")
     scales = _blocks(weight, 16).contiguous().view(torch.uint8)
     streams = [weight.qdata.view(torch.uint8), scales, factor.to(scales.device)]
     return QuantizedWeight.from_streams(streams, "nvfp4", *weight.shape), None

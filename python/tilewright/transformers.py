@@ -29,7 +29,7 @@ from transformers.utils import cached_file
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from . import checkpoints, codec
-from ._errors import InvalidArgument, TilewrightError, Unsupported
+from ._errors import TilewrightError, Unsupported, must_be
 from .torch import QuantizedLinear, QuantizedWeight, replace_linears
 from .torch._spec import by_name
 from .torch.checkpoints import host_weight, load_quantized, read_layers, scheme_of
@@ -63,10 +63,10 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
         quant_method: str = METHOD,
     ) -> None:
         if quant_method != METHOD:
-            raise InvalidArgument("quant_method", repr(quant_method), repr(METHOD))
+            raise must_be("quant_method", repr(quant_method), f"{METHOD!r}")
         for rule in rules or ():
             if len(rule) != 2 or not isinstance(rule[0], str) or not isinstance(rule[1], (Mapping, type(None))):
-                raise InvalidArgument("rules", repr(rule), "[glob, options or None]: it is stored as JSON")
+                raise must_be("rules", repr(rule), "[glob, options or None]: it is stored as JSON")
         codec.find(weight, "weight")
         if activation is not None:
             codec.find(activation, "activation")
@@ -91,14 +91,14 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
     def __init__(self, quantization_config: TilewrightConfig, **options: Any) -> None:
         super().__init__(quantization_config, **options)
         if self.pre_quantized and quantization_config.source is None:
-            raise InvalidArgument("source", "None", "the quantization_config of the checkpoint: use from_pretrained()")
+            raise must_be("source", "None", "the quantization_config of the checkpoint: use from_pretrained()")
         self.layers: dict[str, QuantizedLinear] = {}
         """By their names in the model: what takes its place there when everything else has been loaded."""
 
     def validate_environment(self, *arguments: Any, device_map: Any = None, **options: Any) -> None:
         places = {str(place) for place in device_map.values()} if isinstance(device_map, dict) else {str(device_map)}
         if "disk" in places or ("cpu" in places and len(places) > 1):
-            raise Unsupported("device_map", str(device_map), "devices without offloading: layers stay where they are")
+            raise Unsupported("device_map", str(device_map), "must not offload: layers stay where they are")
 
     def _process_model_before_weight_loading(
         self, model: Any, checkpoint_files: Sequence[str] | None = None, dtype: torch.dtype | None = None, **more: Any
@@ -108,7 +108,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
             return model
         files = [pathlib.Path(file) for file in checkpoint_files or ()]
         if not files or any(file.suffix != ".safetensors" for file in files):
-            raise Unsupported("checkpoint_files", str([file.name for file in files]), "safetensors files")
+            raise Unsupported("checkpoint_files", str([file.name for file in files]), "must be safetensors files")
         known = set(model._keys_to_ignore_on_load_unexpected or ())
 
         def options(name: str) -> Mapping[str, Any]:
@@ -215,15 +215,15 @@ def from_pretrained(
         output = activation is not None if output_embedding is None else output_embedding
         return _from_gguf(model_class, path, gguf_file, config, output, arguments)
     if output_embedding is not None:
-        raise InvalidArgument("output_embedding", str(output_embedding), "None: it is for gguf_file")
+        raise must_be("output_embedding", output_embedding, "None: it is for gguf_file")
     config = arguments.pop("config", None) or transformers.AutoConfig.from_pretrained(path, **hub)
     source = getattr(config, "quantization_config", None)
     if source is None:
         raise Unsupported(
             "path",
             str(path),
-            "a checkpoint that is quantized; of floats, pass quantization_config=TilewrightConfig(...) to the class's "
-            "own from_pretrained()",
+            "must be a quantized checkpoint; for one of floats, pass quantization_config=TilewrightConfig(...) to the "
+            "class's own from_pretrained()",
         )
     source = dict(source) if isinstance(source, Mapping) else source.to_dict()
     scheme_of(source)  # refuses what is not read before anything is loaded
@@ -323,13 +323,13 @@ def _in_model(model: Any, name: str) -> str:
         except AttributeError:
             continue
         return candidate
-    raise InvalidArgument("model", type(model).__name__, f"one that has a module {name}, as the checkpoint does")
+    raise must_be("model", type(model).__name__, f"one that has a module {name}, as the checkpoint does")
 
 
 def _check_shape(name: str, module: Any, layer: QuantizedLinear) -> None:
     shape = tuple(getattr(module, part, None) for part in ("in_features", "out_features"))
     if shape != (layer.in_features, layer.out_features):
-        raise InvalidArgument(
+        raise must_be(
             name, f"{type(module).__name__} {shape}", f"a linear layer {layer.in_features} -> {layer.out_features}"
         )
 

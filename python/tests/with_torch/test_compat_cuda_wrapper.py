@@ -245,10 +245,10 @@ def test_what_does_not_fit_is_named(argument, call):
 
 
 def test_nothing_overflows_or_is_written_to_what_is_constant():
-    with pytest.raises(TooLarge, match="k = 131072"):
+    with pytest.raises(TooLarge, match="k must .*got 131072"):
         int8_matmul(np.zeros((1, 131072), I8), np.zeros((131072, 1), I8))
     c = np.zeros(4, np.int32)
     c.flags.writeable = False
-    with pytest.raises(TilewrightError, match="C = a read-only"):
+    with pytest.raises(TilewrightError, match="C must .*got a read-only"):
         cuda_wrapper.int8_matmul_cuda(np.ones(4, I8), np.ones(4, I8), c, 2, 2, 2)
     assert not c.any()

@@ -136,4 +136,4 @@ def test_a_wrong_result_is_said(example, monkeypatch, capsys):
     assert "a graph's result is not the layers'" in capsys.readouterr().err
     with pytest.raises(SystemExit) as caught:
         example.main(["--eager", "--most", "0"])
-    assert caught.value.code == 2 and "--most = 0: at least 1" in capsys.readouterr().err
+    assert caught.value.code == 2 and "--most must be at least 1 (got 0)" in capsys.readouterr().err

@@ -69,7 +69,7 @@ def nbits(bits, group, zeros, bias, n=N, k=K, **attributes):
 def test_matmul_nbits(bits, group, zeros):
     proto = nbits(bits, group, zeros, bias=not zeros)
     if bits == 8 and zeros:
-        with pytest.raises(tw.Unsupported, match="layer = 8 bits in blocks of 32"):
+        with pytest.raises(tw.Unsupported, match="layer 8 bits in blocks of 32 is not supported"):
             list(tonnx.load_quantized(proto))
         return
     ((name, layer),) = tonnx.load_quantized(proto)
@@ -186,11 +186,11 @@ def test_layers_that_onnx_has_no_operator_for():
     twt.replace_convs(model, [("*", {"weight": "int8_row"})])
     twt.replace_linears(model, {"2": {"weight": "q6_k"}, "3": {"weight": "q4_0", "activation": "q8_1"}})
     x = torch.randn(1, 3, 10, 10)
-    with pytest.raises(tw.Unsupported, match="0 = QuantizedConv2d: linear layers"):
+    with pytest.raises(tw.Unsupported, match="0=QuantizedConv2d is not supported"):
         tonnx.export(model, (x,))
     left = {}
     proto = tonnx.export(model, (x,), left=left, input_names=["x"]).model_proto
-    assert list(left) == ["0", "2"] and "2.weight = q6_k: one of int4_g*" in left["2"]
+    assert list(left) == ["0", "2"] and "2.weight must be one of int4_g*" in left["2"]
     (node,) = [node for node in proto.graph.node if node.op_type == "MatMulNBits"]
     assert node.name == "3" and {a.name: a.i for a in node.attribute}["accuracy_level"] == 4
     with torch.no_grad():
@@ -303,9 +303,9 @@ def test_nvfp4_that_does_not_fit():
     nan, negative = scales.copy(), scales.copy()
     nan[3, 4], negative[3, 4] = 0x7F, 0xB8
     for changes, message in (
-        ({"s": fp8_tensor("s", nan)}, "negative numbers or NaNs: scales from 0 to 448"),
+        ({"s": fp8_tensor("s", nan)}, "must be from 0 to 448 .got negative numbers or NaNs"),
         ({"s": fp8_tensor("s", negative)}, "negative numbers or NaNs"),
-        ({"s": fp8_tensor("s", scales[:, :8].copy())}, "shape .24, 8.: blocks of 16 of 256 elements"),
+        ({"s": fp8_tensor("s", scales[:, :8].copy())}, "must have blocks of 16 of 256 elements .got shape .24, 8"),
         ({"s": scales.view(np.int8)}, "other scales: DequantizeLinear of an initializer of FLOAT8E4M3FN"),
         ({"g": np.float32(-1)}, "-1.0: a positive finite number"),
         ({"g": np.float32(np.nan)}, "nan: a positive finite number"),
@@ -332,11 +332,11 @@ def test_nvfp4_that_does_not_fit():
         list(tonnx.load_quantized(proto))
     proto, _ = fp4_model()
     proto.graph.initializer[0].raw_data = b"few"
-    with pytest.raises(tw.InvalidArgument, match="w = unreadable"):
+    with pytest.raises(tw.InvalidArgument, match="w must .*got unreadable"):
         list(tonnx.load_quantized(proto))
     proto, _ = fp4_model()
     proto.graph.node[2].input[0] = proto.graph.node[2].output[0]  # a cycle
-    with pytest.raises(tw.Unsupported, match="model = .* nodes without one"):
+    with pytest.raises(tw.Unsupported, match="model must .* nodes without one"):
         list(tonnx.load_quantized(proto))
 
 
@@ -357,11 +357,11 @@ def test_a_transposed_weight_of_integers():
 
 def test_what_does_not_fit(tmp_path):
     for attributes, message in (
-        ({"bits": 3}, "layer.bits = 3: 2, 4 or 8"),
-        ({"block_size": 100}, "layer.K = 256: whole blocks"),
-        ({"N": 25}, "layer .input 1. = 3072 elements: 3200"),
-        ({"N": 0}, "layer.N = 0: at least 1"),
-        ({"K": 1 << 40}, "layer.K = 1099511627776: less than"),
+        ({"bits": 3}, "layer.bits must be 2, 4 or 8.*got 3"),
+        ({"block_size": 100}, "layer.K must be a multiple of block_size=100 .got 256"),
+        ({"N": 25}, "layer .input 1. must have 3200.*got 3072 elements"),
+        ({"N": 0}, "layer.N must be at least 1.*got 0"),
+        ({"K": 1 << 40}, "layer.K must be less than.*got 1099511627776"),
     ):
         proto = nbits(4, 64, False, False)
         for attribute in proto.graph.node[0].attribute:
@@ -378,21 +378,21 @@ def test_what_does_not_fit(tmp_path):
         list(tonnx.load_quantized(proto))
     proto = nbits(4, 64, False, False)
     del proto.graph.initializer[1]
-    with pytest.raises(tw.Unsupported, match="layer.scales = computed: an initializer"):
+    with pytest.raises(tw.Unsupported, match="layer.scales must be an initializer.*got computed"):
         list(tonnx.load_quantized(proto))
     proto = nbits(4, 64, False, False)
     proto.graph.initializer[0].raw_data = b"few"
-    with pytest.raises(tw.InvalidArgument, match="layer.B = unreadable"):
+    with pytest.raises(tw.InvalidArgument, match="layer.B must .*got unreadable"):
         list(tonnx.load_quantized(proto))
     (tmp_path / "bad.onnx").write_bytes(b"\xff\xff\xff")
     for path in (tmp_path / "bad.onnx", tmp_path / "none.onnx"):
-        with pytest.raises(tw.IoError, match="model = .*a readable ONNX model"):
+        with pytest.raises(tw.IoError, match="model must .*a readable ONNX model"):
             list(tonnx.load_quantized(path))
 
 
 def test_other_nodes_are_left_alone():
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    with pytest.raises(tw.Unsupported, match="model = 1 nodes without one"):
+    with pytest.raises(tw.Unsupported, match="model must .*got 1 nodes without one"):
         list(tonnx.load_quantized(model([node], {"w": random().random((K, N)).astype(np.float32)})))
 
 
@@ -441,13 +441,13 @@ def test_qoperator_and_dynamic_models_are_named(float_model):
     from onnxruntime.quantization import QuantFormat, quantize_dynamic
 
     with pytest.raises(
-        tw.Unsupported, match="model = .*(QGemm|QLinearMatMul).* not read: quantize with QuantFormat.QDQ"
+        tw.Unsupported, match="model must have .*(QGemm|QLinearMatMul).* not read: quantize with QuantFormat.QDQ"
     ):
         list(tonnx.load_quantized(calibrate(float_model, quant_format=QuantFormat.QOperator)))
     quantize_dynamic(float_model / "float.onnx", float_model / "dynamic.onnx")
-    with pytest.raises(tw.Unsupported, match="model = .*MatMulInteger are not read"):
+    with pytest.raises(tw.Unsupported, match="model must .*MatMulInteger are not read"):
         list(tonnx.load_quantized(float_model / "dynamic.onnx"))
-    with pytest.raises(tw.Unsupported, match="model = 1 nodes without one: MatMulNBits, or"):
+    with pytest.raises(tw.Unsupported, match="model must have MatMulNBits, or.*got 1 nodes without one"):
         list(tonnx.load_quantized(float_model / "float.onnx"))
 
 
@@ -457,7 +457,7 @@ def test_scales_of_single_precision(float_model):
     for tensor in proto.graph.initializer:
         if tensor.name == "scales":
             tensor.CopyFrom(numpy_helper.from_array(scales, "scales"))
-    with pytest.raises(tw.Unsupported, match=r'layer \(scales\) = float32.*scales="nearest" rounds them'):
+    with pytest.raises(tw.Unsupported, match=r'layer \(scales\) must .*got float32.*scales="nearest" rounds them'):
         list(tonnx.load_quantized(proto))
     left = {}
     assert list(tonnx.load_quantized(proto, left=left)) == [] and list(left) == ["layer"] and "float16" in left["layer"]
@@ -465,5 +465,5 @@ def test_scales_of_single_precision(float_model):
     x = torch.randn(3, K)
     want = run(proto, x)
     assert (layer(x) - want).abs().max() < 1e-3 * want.abs().max()
-    with pytest.raises(tw.InvalidArgument, match="scales = 'up'"):
+    with pytest.raises(tw.InvalidArgument, match="scales must .*got 'up'"):
         list(tonnx.load_quantized(proto, scales="up"))

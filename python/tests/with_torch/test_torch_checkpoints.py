@@ -172,10 +172,10 @@ def test_8_bits(tmp_path, dtype, format, shape):
     assert layer.weight.format == format
     check(layer, (values(codes.float()) * values(scale).reshape(-1, 1)).astype(np.float32), parts["bias"])
     for name, changed, why in (
-        ("weight_zero_point", torch.ones(shape, dtype=torch.int8), "a.weight_zero_point = not all zero"),
-        ("weight_scale", torch.ones(N // 8, K // 8), "a.weight_scale = .*(one float, or one for each of|128 x 128)"),
+        ("weight_zero_point", torch.ones(shape, dtype=torch.int8), "a.weight_zero_point must .*got not all zero"),
+        ("weight_scale", torch.ones(N // 8, K // 8), "a.weight_scale must .*(one float, or one for each of|128 x 128)"),
         ("weight_scale", torch.ones(1, dtype=torch.int32), "a.weight_scale"),
-        ("svdquant_lora_a", torch.ones(K), "a.svdquant_lora_a = a low-rank part"),
+        ("svdquant_lora_a", torch.ones(K), "a.svdquant_lora_a a low-rank part is not supported"),
     ):
         with pytest.raises(tw.Unsupported, match=why):
             list(twt.load_quantized(save(tmp_path / "bad", {"a": {**parts, name: changed}})))
@@ -236,7 +236,7 @@ def test_load_into(tmp_path):
     with pytest.raises(tw.InvalidArgument, match="net.other"):
         twt.load_into(nn.ModuleDict({"net": Mlp()}), path)
     small = save(tmp_path / "small", {"net.down": gptq(Layer(9), 1)})
-    with pytest.raises(tw.InvalidArgument, match=r"net.down = Linear \(48, 256\): a linear layer 256 -> 48"):
+    with pytest.raises(tw.InvalidArgument, match=r"net.down must be a linear layer 256 -> 48.*got Linear \(48, 256\)"):
         twt.load_into(nn.ModuleDict({"net": Mlp()}), small)
 
 
@@ -257,13 +257,13 @@ def test_what_is_refused(tmp_path):
         return {name: value for name, value in parts.items() if name not in names}
 
     cases = [
-        (without(good, "scales"), "a.scales = missing"),
+        (without(good, "scales"), "a.scales must .*got missing"),
         (without(good, "qzeros"), "qzeros"),
-        (good | {"scales": good["scales"].float() * 1.01}, "a.scales = float32: numbers that float16 has"),
-        (good | {"scales": good["scales"][:3]}, "a.scales = shape"),
+        (good | {"scales": good["scales"].float() * 1.01}, "a.scales must be numbers that float16 has"),
+        (good | {"scales": good["scales"][:3]}, "a.scales must .*got shape"),
         (good | {"g_idx": good["g_idx"] + 100}, "g_idx"),
         (good | {"qweight": good["qweight"].float()}, "codes|qweight"),
-        (nvfp4, "a = neither: weight_scale_2 or weight_global_scale"),
+        (nvfp4, "a must have either weight_scale_2 or weight_global_scale.*got neither"),
         (nvfp4 | {"weight_scale_2": torch.ones(4)}, "4 factors"),
         (nvfp4 | {"weight_scale": nvfp4["weight_scale"][:, :2].contiguous()}, "a.weight_scale"),
     ]
@@ -271,14 +271,14 @@ def test_what_is_refused(tmp_path):
         path = save(tmp_path / f"m{i}", {"a": parts})
         with pytest.raises(tw.TilewrightError, match=message):
             list(twt.load_quantized(path))
-    with pytest.raises(tw.InvalidArgument, match="scheme = 'gptq3'"):
+    with pytest.raises(tw.InvalidArgument, match="scheme must .*got 'gptq3'"):
         list(twt.load_quantized(tmp_path, scheme="gptq3"))
     with pytest.raises(tw.IoError):
         list(twt.load_quantized(tmp_path / "nowhere.gguf"))
     with pytest.raises(tw.IoError, match="safetensors"):
         list(twt.load_quantized(tmp_path))
     other = save(tmp_path / "gemv", {"a": awq(Layer(13))}, {"quant_method": "awq", "version": "gemv"})
-    with pytest.raises(tw.Unsupported, match="version = gemv"):
+    with pytest.raises(tw.Unsupported, match="version must .*got gemv"):
         list(twt.load_quantized(other))
     (other / "config.json").write_text("{")
     with pytest.raises(tw.IoError, match="readable JSON"):
@@ -301,10 +301,10 @@ def test_fp8_in_blocks(tmp_path):
         assert layer.weight.format == "e4m3_b128"
         check(layer, weight.astype(np.float32))
     path = save(tmp_path / "n", {"a": {"weight": codes[:, :200].contiguous(), "weight_scale_inv": scales}}, config)
-    with pytest.raises(tw.Unsupported, match=r"a.weight_scale_inv = .*k a multiple of 128"):
+    with pytest.raises(tw.Unsupported, match=r"a.weight_scale_inv must .*k a multiple of 128"):
         list(twt.load_quantized(path))
     config["weight_block_size"] = [64, 64]
-    with pytest.raises(tw.Unsupported, match=r"weight_block_size = \[64, 64\]"):
+    with pytest.raises(tw.Unsupported, match=r"weight_block_size must .*got \[64, 64\]"):
         list(twt.load_quantized(save(tmp_path / "m0", {"a": {"weight": codes, "weight_scale_inv": scales}}, config)))
 
 
@@ -314,12 +314,12 @@ def test_what_is_not_read_is_refused_by_name(tmp_path):
     experts = {f"up_proj_{part}": torch.zeros(2, 8, 16, dtype=torch.uint8) for part in ("blocks", "scales")}
     rotated = {"quant_method": "compressed-tensors", "transform_config": {"config_groups": {"u": {}}}}
     cases = [
-        ({"a": floats}, None, "path = .*quantized linear layers: it has 1 tensors of F32"),
-        ({"a": {"weight": torch.zeros(8, 8, dtype=torch.int8), "SCB": torch.ones(8)}}, None, r"a.weight = I8 \(8, 8\)"),
-        ({"a": {"weight": torch.zeros(8, 8).to(torch.float8_e5m2)}}, None, "a.weight = F8_E5M2"),
-        ({"e": experts}, None, "e.up_proj_blocks = MXFP4 of experts"),
-        ({"a": floats}, {"quant_method": "hqq"}, "quant_method = hqq: one of gptq"),
-        ({"a": compressed(Layer(1), True)}, rotated, "transform_config = .*rotations"),
+        ({"a": floats}, None, "path must be .*quantized linear layers .*: it has 1 tensors of F32"),
+        ({"a": {"weight": torch.zeros(8, 8, dtype=torch.int8), "SCB": torch.ones(8)}}, None, r"a.weight must .*got I8 \(8, 8\)"),
+        ({"a": {"weight": torch.zeros(8, 8).to(torch.float8_e5m2)}}, None, "a.weight must .*got F8_E5M2"),
+        ({"e": experts}, None, "e.up_proj_blocks MXFP4 of experts is not supported"),
+        ({"a": floats}, {"quant_method": "hqq"}, "quant_method must be one of gptq.*got hqq"),
+        ({"a": compressed(Layer(1), True)}, rotated, "transform_config must .*rotations"),
     ]
     for i, (layers, config, message) in enumerate(cases):
         path = save(tmp_path / f"m{i}", layers, config)
@@ -359,7 +359,7 @@ def test_gptq_of_other_bits(tmp_path, bits, config):
         assert bits == 3
         return
     check(layer, weight.astype(np.float32))
-    with pytest.raises(tw.TilewrightError, match=f"a: bits = {bits}: 4, as qzeros"):
+    with pytest.raises(tw.TilewrightError, match=f"a: bits must be 4, as qzeros.*got {bits}"):
         list(twt.load_quantized(save(tmp_path / "m", {"a": parts}, {"quant_method": "gptq", "bits": 4})))
 
 
@@ -376,7 +376,7 @@ def test_compressed_tensors_of_8_bits(tmp_path, groups, shape):
     assert layer.weight.format == ("int8_row" if groups == 1 else "q8_0")
     check(layer, (codes * scales.astype(np.float32).repeat(K // groups, 1)).astype(np.float32))
     parts["weight_zero_point"] = torch.zeros(N, 1, dtype=torch.int32)
-    with pytest.raises(tw.Unsupported, match="a.weight_zero_point = 8 bits"):
+    with pytest.raises(tw.Unsupported, match="a.weight_zero_point must .*got 8 bits"):
         list(twt.load_quantized(save(tmp_path / "m", {"a": parts}, config)))
 
 
@@ -416,7 +416,7 @@ def test_bitsandbytes_nf4(tmp_path, nested):
     assert layer.weight.format == "nf4"
     check(layer, values(table[nibbles.long()] * absmax[:, None]).reshape(N, K))
     parts["weight.quant_map"] = table.flip(0).contiguous()
-    with pytest.raises(tw.Unsupported, match="a.weight.quant_map = another table"):
+    with pytest.raises(tw.Unsupported, match="a.weight.quant_map must .*got another table"):
         list(twt.load_quantized(save(tmp_path / "m", {"a": parts}, config)))
 
 
@@ -464,7 +464,7 @@ def test_scales_of_x_before_it_is_quantized(tmp_path):
     given = x.clone().requires_grad_()
     layer(given).sum().backward()
     torch.testing.assert_close(given.grad, weight.sum(0).expand(3, K) * factors, rtol=1e-4, atol=1e-3)
-    with pytest.raises(tw.InvalidArgument, match="a: factors = shape .3,."):
+    with pytest.raises(tw.InvalidArgument, match="a: factors must .*got shape .3,."):
         list(twt.load_quantized(save(tmp_path / "bad", {"a": parts | {"pre_quant_scale": torch.ones(3)}})))
 
 
@@ -492,14 +492,14 @@ def test_modelopt_int4(tmp_path, group):
         ((_, layer),) = twt.load_quantized(path)
         assert np.array_equal(values(layer.dequantize()), want) and layer.factors is not None
     else:
-        with pytest.raises(tw.Unsupported, match='a.weight_scale = float32: .*scales="nearest" rounds them'):
+        with pytest.raises(tw.Unsupported, match='a.weight_scale must .*scales="nearest" rounds them'):
             list(twt.load_quantized(path))
         ((_, layer),) = twt.load_quantized(path, scales="nearest")
         np.testing.assert_allclose(values(layer.dequantize()), want, rtol=2**-11, atol=0)
         assert torch.equal(layer.factors, parts["pre_quant_scale"].float())
     for more, named in (
-        ({"weight_scale_2": torch.tensor(1.0)}, "a.weight_scale_2 = INT4 that is rounded to FP8"),
-        ({"weight_scale": torch.from_numpy(scales[1:])}, "a.weight_scale = shape"),
+        ({"weight_scale_2": torch.tensor(1.0)}, "a.weight_scale_2 INT4 that is rounded to FP8 .*is not supported"),
+        ({"weight_scale": torch.from_numpy(scales[1:])}, "a.weight_scale must .*got shape"),
     ):
         with pytest.raises(tw.TilewrightError, match=named):
             list(twt.load_quantized(save(tmp_path / "bad", {"a": parts | more}, config)))
@@ -512,7 +512,7 @@ def test_groups_with_scales_in_single_precision(tmp_path):
     for i, parts in enumerate((compressed(one, True), gptq(one, 2))):
         config = {"quant_method": "gptq", "checkpoint_format": "gptq_v2", "bits": 4}
         path = save(tmp_path / f"m{i}", {"a": parts}, config)
-        with pytest.raises(tw.Unsupported, match="a.(weight_scale|scales) = float32: numbers that float16 has"):
+        with pytest.raises(tw.Unsupported, match="a.(weight_scale|scales) must be numbers that float16 has"):
             list(twt.load_quantized(path))
         ((_, layer),) = twt.load_quantized(path, scales="nearest")
         np.testing.assert_allclose(values(layer.dequantize()), one.weight, rtol=2**-11, atol=0)
@@ -523,7 +523,7 @@ def test_groups_with_scales_in_single_precision(tmp_path):
     tiny = compressed(Layer(83, True), True)
     tiny["weight_scale"] = tiny["weight_scale"].float() * 2.0**-20 * 1.01
     path = save(tmp_path / "tiny", {"a": tiny})
-    with pytest.raises(tw.Unsupported, match="a.weight_scale = from .*float16's range"):
+    with pytest.raises(tw.Unsupported, match="a.weight_scale must .*float16's range"):
         list(twt.load_quantized(path, scales="nearest"))
-    with pytest.raises(tw.InvalidArgument, match="scales = 'up'"):
+    with pytest.raises(tw.InvalidArgument, match="scales must .*got 'up'"):
         list(twt.load_quantized(path, scales="up"))

@@ -302,7 +302,7 @@ def test_shapes_and_strides(launches):
         for shape in ((0, K), (3, 0, K)):
             assert launches.linear(torch.empty(shape), weight, None, text).shape == (*shape[:-1], N)
         assert not launches
-        with pytest.raises(tw.InvalidArgument, match="x = shape"):
+        with pytest.raises(tw.InvalidArgument, match="x must .*got shape"):
             launches.linear(torch.randn(2, K + 1), weight, None, text)
     if launches.cpp:  # dense rows of any number of dimensions are its own; views and what is empty are not
         before = launches.by_python
@@ -315,20 +315,20 @@ def test_shapes_and_strides(launches):
 
 
 BAD = {
-    "x's columns": (lambda x, w, b: (x[:, :-32].contiguous(), w, b), "x = shape .3, 480.: a last dimension of 512"),
-    "x's dtype": (lambda x, w, b: (x.double(), w, b), "x = dtype torch.float64"),
-    "no dimension": (lambda x, w, b: (x[0, 0].clone(), w, b), "x = shape .."),
-    "a stream too few": (lambda x, w, b: (x, w[:1], b), "weight = 1 tensors: 2: data, scales"),
-    "a stream too many": (lambda x, w, b: (x, [*w, w[0]], b), "weight = 3 tensors"),
-    "no stream": (lambda x, w, b: (x, [], b), "weight = 0 tensors"),
-    "bytes": (lambda x, w, b: (x, [w[0][:-1].clone(), w[1]], b), "weight .data. = 65535 bytes: 65536 bytes"),
-    "a stream's dtype": (lambda x, w, b: (x, [w[0].view(torch.int8), w[1]], b), "weight .data. = dtype torch.int8"),
-    "strides": (lambda x, w, b: (x, [w[0].repeat_interleave(2)[::2], w[1]], b), "weight .data. = strides"),
-    "another device": (lambda x, w, b: (x, [w[0].to("meta"), w[1]], b), "weight .data. = on meta: on cpu"),
-    "no bias": (lambda x, w, b: (x, w, None), "bias = None"),
-    "the bias's dtype": (lambda x, w, b: (x, w, b.float()), "bias = .*dtype torch.float32"),
-    "the bias's shape": (lambda x, w, b: (x, w, b[:, None]), "bias = shape .128, 1."),
-    "the bias's device": (lambda x, w, b: (x, w, b.to("meta")), "bias = on meta"),
+    "x's columns": (lambda x, w, b: (x[:, :-32].contiguous(), w, b), "x must have a last dimension of 512.*got shape .3, 480."),
+    "x's dtype": (lambda x, w, b: (x.double(), w, b), "x must .*got dtype torch.float64"),
+    "no dimension": (lambda x, w, b: (x[0, 0].clone(), w, b), "x must .*got shape .."),
+    "a stream too few": (lambda x, w, b: (x, w[:1], b), "weight must have 2 .got 1 tensors.: data, scales"),
+    "a stream too many": (lambda x, w, b: (x, [*w, w[0]], b), "weight must .*got 3 tensors"),
+    "no stream": (lambda x, w, b: (x, [], b), "weight must .*got 0 tensors"),
+    "bytes": (lambda x, w, b: (x, [w[0][:-1].clone(), w[1]], b), "weight .data. must be 65536 bytes.*got 65535 bytes"),
+    "a stream's dtype": (lambda x, w, b: (x, [w[0].view(torch.int8), w[1]], b), "weight .data. must .*got dtype torch.int8"),
+    "strides": (lambda x, w, b: (x, [w[0].repeat_interleave(2)[::2], w[1]], b), "weight .data. must .*got strides"),
+    "another device": (lambda x, w, b: (x, [w[0].to("meta"), w[1]], b), "weight .data. must be on cpu.*got on meta"),
+    "no bias": (lambda x, w, b: (x, w, None), "bias must .*got None"),
+    "the bias's dtype": (lambda x, w, b: (x, w, b.float()), "bias must .*dtype torch.float32"),
+    "the bias's shape": (lambda x, w, b: (x, w, b[:, None]), "bias must .*got shape .128, 1."),
+    "the bias's device": (lambda x, w, b: (x, w, b.to("meta")), "bias must .*got on meta"),
 }
 
 
@@ -345,7 +345,7 @@ def test_what_does_not_fit(launches, case):
         with pytest.raises(tw.InvalidArgument, match=message):
             launches.linear(*change(x, weight, bias), text)
         assert not launches
-        with pytest.raises(tw.TilewrightError, match="k = 33"):
+        with pytest.raises(tw.TilewrightError, match="k must .*got 33"):
             launches.linear(x, weight, bias, "gemm x=f16 w=q4_0 y=f32 n=8 k=33")
 
 
@@ -407,7 +407,7 @@ def test_captures(launches):
     tiles = twt.pack(twt.quantize(torch.randn(N, K), "q4_0"), text)
     x = torch.randn(3, K).half()
     launches.capturing = True
-    with pytest.raises(tw.WouldTune, match=r"problem = gemm .*call tilewright.torch.warm\(model\) first"):
+    with pytest.raises(tw.WouldTune, match=r"problem must .*got gemm .*call tilewright.torch.warm\(model\) first"):
         launches.linear(x, tiles, None, text)
     launches.capturing = False
     _cuda.plan(text, INDEX, torch.float16)
@@ -479,7 +479,7 @@ def test_modules_arrange_their_weights(launches):
     wide.arrange(F16)
     assert wide.weight.tiles == "f16"
     with pytest.raises(
-        tw.InvalidArgument, match="x = dtype torch.bfloat16: one that w is arranged for .tiles for x=f16.*warm"
+        tw.InvalidArgument, match="x must be one that w is arranged for .tiles for x=f16.*got dtype torch.bfloat16.*warm"
     ):
         wide(torch.randn(2, K).bfloat16())  # on a GPU it would be arranged
     wide.arrange(F32)  # no tiles for float32

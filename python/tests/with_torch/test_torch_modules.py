@@ -157,7 +157,7 @@ def test_order():
             twt.QuantizedLinear.from_weight(weight, order=bad)
         with pytest.raises(RuntimeError, match="order: not each of 0 to 255 once"):
             twt.QuantizedLinear(K, N).load_state_dict({**layer.state_dict(), "order": bad})
-    with pytest.raises(tw.InvalidArgument, match="x = shape"):
+    with pytest.raises(tw.InvalidArgument, match="x must .*got shape"):
         layer(torch.randn(3, K + 1))
 
 
@@ -222,7 +222,7 @@ def test_meta():
     layer = make("nvfp4").to("meta")
     assert layer.weight.device.type == "meta"
     assert layer(torch.empty(5, K, device="meta")).shape == (5, N)
-    with pytest.raises(tw.InvalidArgument, match="weight .data. = on meta: on cpu"):
+    with pytest.raises(tw.InvalidArgument, match="weight .data. must be on cpu.*got on meta"):
         layer(torch.randn(5, K))
     assert layer.to_empty(device="cpu").weight.data.shape == make("nvfp4").weight.data.shape
 
@@ -246,7 +246,7 @@ def test_repr():
 
 def test_a_weight_is_no_tensor():
     layer = make()
-    with pytest.raises(tw.InvalidArgument, match="weight = a QuantizedWeight, passed to linear"):
+    with pytest.raises(tw.InvalidArgument, match="weight must .*got a QuantizedWeight, passed to linear"):
         nn.functional.linear(torch.randn(2, K), layer.weight)
     assert layer.weight.shape == (N, K) and layer.weight.device.type == "cpu" and not layer.weight.requires_grad
 
@@ -257,8 +257,8 @@ def test_a_weight_is_no_tensor():
         ({"weight": "q4"}, "q4"),
         ({"activation": "q9"}, "q9"),
         ({"activation": "e4m3_b128"}, "e4m3_b128"),
-        ({"in_features": 257}, "cols = 257: a multiple of 32"),
-        ({"in_features": 32, "weight": "f16", "activation": "e4m3_g128"}, "k = 32"),
+        ({"in_features": 257}, "cols must be a multiple of 32.*got 257"),
+        ({"in_features": 32, "weight": "f16", "activation": "e4m3_g128"}, "k must .*got 32"),
         ({"accum": "fast"}, "accum"),
         ({"dtype": torch.float64}, "dtype"),
     ],
@@ -429,15 +429,15 @@ def test_mlp_with_w4a8():
 def test_names_that_are_wrong_and_everything_in_one_line():
     linear = torch.nn.Linear(64, 32)
     for options, message in (
-        ({"activation": "fp8"}, r"activation = fp8: e4m3_row \(did you mean that\?\)"),
-        ({"weight": "q4_o"}, "weight = q4_o: q4_.* or .*did you mean"),
+        ({"activation": "fp8"}, r"activation must be e4m3_row \(did you mean that\?\).*got fp8"),
+        ({"weight": "q4_o"}, "weight must be q4_.* or .*did you mean.*got q4_o"),
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
             twt.replace_linears(torch.nn.Sequential(linear), [("*", options)])
-    with pytest.raises(tw.InvalidArgument, match="activation = fp8"):
+    with pytest.raises(tw.InvalidArgument, match="activation must .*got fp8"):
         twt.QuantizedLinear.from_linear(linear, "q4_0", "fp8")
     for rules in ([("*", "q4_0")], [("*",)], ["*"]):
-        with pytest.raises(tw.InvalidArgument, match=r"rules = .*\(which, options or None\)"):
+        with pytest.raises(tw.InvalidArgument, match=r"rules must .*\(which, options or None\)"):
             twt.replace_linears(torch.nn.Sequential(linear), rules)
     kinds = []
     for rules in ("q8_0", {"1": None, "*": {"weight": "q8_0"}}):

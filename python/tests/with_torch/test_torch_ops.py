@@ -136,7 +136,7 @@ def test_encoders():
     x = torch.randn(4, 64)
     default, other = (twt.quantize(x, "q4_0", e)[0] for e in ("ggml", "amax7"))
     assert torch.equal(twt.quantize(x, "q4_0")[0], default) and not torch.equal(default, other)
-    with pytest.raises(tw.InvalidArgument, match="encoder = nearest: .*amax7"):
+    with pytest.raises(tw.InvalidArgument, match="encoder must be .*amax7.*got nearest"):
         twt.quantize(x, "q4_0", "nearest")
 
 
@@ -173,7 +173,7 @@ def test_fake_tensors():
         fakes = [mode.from_tensor(t) for t in weight]
         y = twt.linear(torch.empty(7, 3, K), fakes, None, text)
         assert y.shape == (7, 3, N) and y.dtype == torch.float16
-        with pytest.raises(tw.InvalidArgument, match="x = shape"):
+        with pytest.raises(tw.InvalidArgument, match="x must .*got shape"):
             twt.linear(torch.empty(7, K + 1), fakes, None, text)
     assert (
         OPS.linear(torch.empty(2, K, device="meta"), [t.to("meta") for t in weight], None, text).device.type == "meta"
@@ -187,20 +187,20 @@ class Wrapped(torch.Tensor):
 
 
 BAD = {
-    "k": (lambda x, w: (x[:, :-1], w, None), "x = shape"),
-    "integers": (lambda x, w: (x.long(), w, None), "x = dtype torch.int64: float32, float16 or bfloat16"),
-    "doubles": (lambda x, w: (x.double(), w, None), "x = dtype torch.float64"),
-    "a number": (lambda x, w: (3.0, w, None), "x = float: a tensor"),
-    "nothing": (lambda x, w: (torch.tensor(1.0), w, None), "x = shape"),
-    "sparse": (lambda x, w: (x.to_sparse(), w, None), "x = layout torch.sparse_coo"),
-    "a subclass": (lambda x, w: (x.as_subclass(Wrapped), w, None), "x = Wrapped: a plain tensor"),
-    "devices": (lambda x, w: (x, [t.to("meta") for t in w], None), "weight .data. = on meta: on cpu"),
-    "streams": (lambda x, w: (x, w[:2], None), "weight = 2 tensors: 3: data, scales, global"),
-    "bytes": (lambda x, w: (x, [w[0][1:], *w[1:]], None), "weight .data. = 16383 bytes: 16384 bytes"),
-    "types": (lambda x, w: (x, [w[0].view(torch.int8), *w[1:]], None), "weight .data. = dtype torch.int8"),
-    "strides": (lambda x, w: (x, [w[0].repeat_interleave(2)[::2], *w[1:]], None), "weight .data. = strides"),
-    "gradients": (lambda x, w: (x, [*w[:2], w[2].clone().requires_grad_()], None), "weight .2. = requires_grad"),
-    "a bias": (lambda x, w: (x, w, torch.zeros(N)), "bias = a tensor"),
+    "k": (lambda x, w: (x[:, :-1], w, None), "x must .*got shape"),
+    "integers": (lambda x, w: (x.long(), w, None), "x must be float32, float16 or bfloat16.*got dtype torch.int64"),
+    "doubles": (lambda x, w: (x.double(), w, None), "x must .*got dtype torch.float64"),
+    "a number": (lambda x, w: (3.0, w, None), "x must be a tensor.*got float"),
+    "nothing": (lambda x, w: (torch.tensor(1.0), w, None), "x must .*got shape"),
+    "sparse": (lambda x, w: (x.to_sparse(), w, None), "x must .*got layout torch.sparse_coo"),
+    "a subclass": (lambda x, w: (x.as_subclass(Wrapped), w, None), "x must be a plain tensor.*got Wrapped"),
+    "devices": (lambda x, w: (x, [t.to("meta") for t in w], None), "weight .data. must be on cpu.*got on meta"),
+    "streams": (lambda x, w: (x, w[:2], None), "weight must have 3 .got 2 tensors.: data, scales, global"),
+    "bytes": (lambda x, w: (x, [w[0][1:], *w[1:]], None), "weight .data. must be 16384 bytes.*got 16383 bytes"),
+    "types": (lambda x, w: (x, [w[0].view(torch.int8), *w[1:]], None), "weight .data. must .*got dtype torch.int8"),
+    "strides": (lambda x, w: (x, [w[0].repeat_interleave(2)[::2], *w[1:]], None), "weight .data. must .*got strides"),
+    "gradients": (lambda x, w: (x, [*w[:2], w[2].clone().requires_grad_()], None), "weight .2. must .*got requires_grad"),
+    "a bias": (lambda x, w: (x, w, torch.zeros(N)), "bias must .*got a tensor"),
 }
 
 
@@ -215,10 +215,10 @@ def test_what_does_not_fit(case):
 @pytest.mark.parametrize(
     ("bias", "message"),
     [
-        (None, "bias = None"),
-        (torch.zeros(N - 1), "bias = shape .127,."),
+        (None, "bias must .*got None"),
+        (torch.zeros(N - 1), "bias must .*got shape .127,."),
         (torch.zeros(N).half(), "dtype torch.float16"),
-        (torch.zeros(N, device="meta"), "bias = on meta"),
+        (torch.zeros(N, device="meta"), "bias must .*got on meta"),
     ],
 )
 def test_a_bias_that_does_not_fit(bias, message):
@@ -234,9 +234,9 @@ def test_a_bias_that_does_not_fit(bias, message):
         ("gemm x=f32 w=q4_0 y=f32 m=1 n=8 k=32", "without m"),
         ("gemm x=f32 w=q4_0 y=f32 n=8 k=32 c=f32", "without c"),
         ("gemm x=f32 w=q4_0 y=int8 n=8 k=32 y_scale=2", "without y_scale"),
-        ("gemm x=f32 w=q4_0 y=e4m3 n=8 k=32", "y = e4m3: f32, f16 or bf16"),
-        ("gemm x=f32 w=q4_0 y=f32 n=8 k=33", "k = 33"),
-        ("gemm x=f32 w=q9 y=f32 n=8 k=32", "w = q9"),
+        ("gemm x=f32 w=q4_0 y=e4m3 n=8 k=32", "y must be f32, f16 or bf16.*got e4m3"),
+        ("gemm x=f32 w=q4_0 y=f32 n=8 k=33", "k must .*got 33"),
+        ("gemm x=f32 w=q9 y=f32 n=8 k=32", "w must .*got q9"),
     ],
 )
 def test_problems_that_are_none(problem, message):
@@ -246,10 +246,10 @@ def test_problems_that_are_none(problem, message):
 
 @pytest.mark.parametrize("format", ["q4_0", "e4m3_row"])
 def test_bad_arguments_of_the_codecs(format):
-    with pytest.raises(tw.InvalidArgument, match="x = dtype"):
+    with pytest.raises(tw.InvalidArgument, match="x must .*got dtype"):
         twt.quantize(torch.zeros(2, 64, dtype=torch.int32), format)
     streams = twt.quantize(torch.zeros(2, 64), format)
-    with pytest.raises(tw.InvalidArgument, match="dtype = torch.float64"):
+    with pytest.raises(tw.InvalidArgument, match="dtype must .*got torch.float64"):
         twt.dequantize(streams, format, 2, 64, torch.float64)
     with pytest.raises(tw.InvalidArgument, match="bytes"):
         twt.dequantize(streams, format, 3, 64)

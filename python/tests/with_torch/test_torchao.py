@@ -65,15 +65,15 @@ def test_quantize_refuses():
     for fields, named in (
         ({"weight": "q4_O"}, "q4_O"),
         ({"activation": "q9"}, "q9"),
-        ({"encoder": "best"}, "encoder = best"),
+        ({"encoder": "best"}, "encoder must .*got best"),
     ):
         with pytest.raises(tw.InvalidArgument, match=named):
             TilewrightConfig(**fields)
-    with pytest.raises(tw.InvalidArgument, match="48 columns: a multiple of 32"):
+    with pytest.raises(tw.InvalidArgument, match="must have a multiple of 32 columns.*got 48 columns"):
         quantize_(model(), TilewrightConfig("q4_0"))
     one = model()
     quantize_(one, Int8WeightOnlyConfig())
-    with pytest.raises(tw.Unsupported, match="module = Linear with a weight of .*convert"):
+    with pytest.raises(tw.Unsupported, match="module must .*got Linear with a weight of .*convert"):
         quantize_(one, TilewrightConfig("int8_row"))
 
 
@@ -154,7 +154,7 @@ def test_convert_leaves_alone():
     scaled[0].weight = nn.Parameter(weight, requires_grad=False)
     report = convert(scaled)
     assert "act_pre_scale" in report.left["0"] and list(report.replaced) == ["2"]
-    with pytest.raises(tw.InvalidArgument, match="model = Linear"):
+    with pytest.raises(tw.InvalidArgument, match="model must .*got Linear"):
         alone = model()
         quantize_(alone, Int8WeightOnlyConfig())
         convert(alone[0])
@@ -165,9 +165,9 @@ def test_scales_that_no_format_has():
     """Of Int8Tensor in groups, scales are floats."""
     one = model()
     quantize_(one, Int8WeightOnlyConfig(granularity=PerGroup(32)), lambda module, name: name == "0")
-    assert "scale = float32: numbers that float16 has" in convert(one).left["0"]
+    assert "scale must be numbers that float16 has" in convert(one).left["0"]
     want = values(one[0].weight.dequantize())
-    with pytest.raises(tw.InvalidArgument, match="scales = 'up'"):
+    with pytest.raises(tw.InvalidArgument, match="scales must .*got 'up'"):
         convert(one, scales="up")
     assert list(convert(one, scales="nearest").replaced) == ["0"] and one[0].weight.format == "q8_0"
     np.testing.assert_allclose(values(one[0].dequantize()), want, rtol=2**-11, atol=0)

@@ -336,23 +336,23 @@ def test_tied_output_embedding_of_gguf(tmp_path, activation):
 def test_bad_configurations(float_checkpoint, tmp_path):
     for given, message in (
         ({"activation": "q9"}, "q9"),
-        ({"encoder": "best"}, "encoder = best"),
-        ({"rules": [["*", {"wait": 1}]]}, "rules = 'wait'"),
+        ({"encoder": "best"}, "encoder must .*got best"),
+        ({"rules": [["*", {"wait": 1}]]}, "rules must .*got 'wait'"),
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
             AutoModelForCausalLM.from_pretrained(float_checkpoint, quantization_config=TilewrightConfig(**given))
     for given, message in (
-        ({"rules": [["*"]]}, "rules = "),
-        ({"rules": [[lambda name: True, None]]}, "rules = "),
-        ({"quant_method": "gptq"}, "quant_method = 'gptq'"),
-        ({"weight": "q4"}, "weight = q4: q4_.*did you mean"),
-        ({"activation": "fp8"}, r"activation = fp8: e4m3_row .did you mean"),
+        ({"rules": [["*"]]}, "rules must"),
+        ({"rules": [[lambda name: True, None]]}, "rules must"),
+        ({"quant_method": "gptq"}, "quant_method must .*got 'gptq'"),
+        ({"weight": "q4"}, "weight must be q4_.*did you mean.*got q4"),
+        ({"activation": "fp8"}, r"activation must be e4m3_row .did you mean.*got fp8"),
     ):
         with pytest.raises(tw.InvalidArgument, match=message):
             TilewrightConfig(**given)
-    with pytest.raises(tw.Unsupported, match="path = .*: a checkpoint that is quantized"):
+    with pytest.raises(tw.Unsupported, match="path must be a quantized checkpoint"):
         from_pretrained(AutoModelForCausalLM, float_checkpoint)
-    with pytest.raises(tw.InvalidArgument, match="source = None"):
+    with pytest.raises(tw.InvalidArgument, match="source must .*got None"):
         TilewrightQuantizer(TilewrightConfig())
     with pytest.raises(tw.Unsupported, match="device_map"):
         TilewrightQuantizer(TilewrightConfig(), pre_quantized=False).validate_environment(
@@ -365,34 +365,34 @@ def test_checkpoints_that_do_not_fit(tmp_path):
     config = AutoConfig.from_pretrained(tmp_path / "quantized")
     config.intermediate_size = 256
     with pytest.raises(
-        tw.InvalidArgument, match=r"mlp.\w+_proj = Linear .(64, 256|256, 64).: a linear layer (64 -> 128|128 -> 64)"
+        tw.InvalidArgument, match=r"mlp.\w+_proj must be a linear layer (64 -> 128|128 -> 64).*got Linear .(64, 256|256, 64)."
     ):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
     config = AutoConfig.from_pretrained(tmp_path / "quantized")
     config.num_hidden_layers = 1
-    with pytest.raises(tw.InvalidArgument, match="model = LlamaForCausalLM: one that has a module model.layers.1"):
+    with pytest.raises(tw.InvalidArgument, match="model must be one that has a module model.layers.1.*got LlamaForCausalLM"):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
     config = AutoConfig.from_pretrained(tmp_path / "quantized")
     config.quantization_config = {"quant_method": "awq", "version": "gemv"}
-    with pytest.raises(tw.Unsupported, match="version = gemv"):
+    with pytest.raises(tw.Unsupported, match="version must .*got gemv"):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
     config.quantization_config = {"quant_method": "hqq"}
-    with pytest.raises(tw.Unsupported, match="quant_method = hqq: one of gptq, awq, .*fp8"):
+    with pytest.raises(tw.Unsupported, match="quant_method must be one of gptq, awq, .*fp8.*got hqq"):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized", config=config)
     path = tmp_path / "quantized" / "model.safetensors"
     tensors = safetensors.load_file(path)
     del tensors["model.layers.0.mlp.up_proj.scales"]
     safetensors.save_file(tensors, path, metadata={"format": "pt"})
-    with pytest.raises(tw.InvalidArgument, match="model.layers.0.mlp.up_proj.scales = missing"):
+    with pytest.raises(tw.InvalidArgument, match="model.layers.0.mlp.up_proj.scales must .*got missing"):
         from_pretrained(AutoModelForCausalLM, tmp_path / "quantized")
 
 
 @pytest.mark.parametrize(
     ("tag", "message"),
     [
-        ("q8_0", "weight.format = 'q8_0': 'FORMAT rows=N cols=K layout=VERSION'"),
+        ("q8_0", "weight.format must be 'FORMAT rows=N cols=K layout=VERSION'.*got 'q8_0'"),
         ("q9 rows=64 cols=64 layout=1", "q9"),
-        ("q8_0 rows=64 cols=64 layout=99", "layout=99: layout="),
+        ("q8_0 rows=64 cols=64 layout=99", "must be layout=.*layout=99"),
         ("q8_0 rows=9999999999 cols=9999999999 layout=1", "."),
         ("q8_0 rows=63 cols=64 layout=1", "bytes"),
     ],

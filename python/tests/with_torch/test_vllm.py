@@ -161,7 +161,7 @@ def test_pieces_of_groups_that_no_format_has():
     with process(1, 4):  # columns 48 to 95: pieces of 16
         layer = layers.RowParallelLinear(3 * GROUP, 16, quant_config=config, prefix="m.down")
     load(layer, gptq(Layer(0, symmetric=True, n=16, k=3 * GROUP), 1))
-    with pytest.raises(tw.Unsupported, match=r"m.down: group_size = 64, which .* pieces of 16: pieces of a multiple"):
+    with pytest.raises(tw.Unsupported, match=r"m.down: group_size must have pieces of a multiple.*got 64, which .* pieces of 16"):
         layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -197,7 +197,7 @@ def test_act_order_cut_by_columns():
     with process(0, 2):
         layer = layers.RowParallelLinear(4 * GROUP, 16, quant_config=config, prefix="down")
     load(layer, gptq(scattered, 1))
-    with pytest.raises(tw.Unsupported, match="down: group_size = 64.*desc_act=false"):
+    with pytest.raises(tw.Unsupported, match="down: group_size must .*desc_act=false.*got 64"):
         layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -211,7 +211,7 @@ def test_g_idx_is_checked(bad):
         with process(0, size):
             layer = layers.RowParallelLinear(4 * GROUP, 16, quant_config=config, prefix="down")
         load(layer, tensors)
-        with pytest.raises(tw.InvalidArgument, match="down.g_idx = .*: groups below 4"):
+        with pytest.raises(tw.InvalidArgument, match="down.g_idx must be groups below 4"):
             layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -249,7 +249,7 @@ def test_fused_layers_have_one_order():
     with process():
         layer = layers.MergedColumnParallelLinear(4 * GROUP, [16, 16], quant_config=config, prefix="m.gate_up_proj")
     load(layer, gptq(first, 1), 0)
-    with pytest.raises(tw.InvalidArgument, match="m.gate_up_proj.g_idx = different"):
+    with pytest.raises(tw.InvalidArgument, match="m.gate_up_proj.g_idx must .*got different"):
         load(layer, gptq(second, 1), 1)
     second.g_idx = first.g_idx
     with process():
@@ -262,21 +262,21 @@ def test_fused_layers_have_one_order():
 def test_fused_layers_are_quantized_alike():
     config = config_of({**AWQ, "modules_to_not_convert": ["k_proj"]})
     config.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
-    with process(), pytest.raises(tw.Unsupported, match="a.qkv_proj = .*k_proj.*floats"):
+    with process(), pytest.raises(tw.Unsupported, match="a.qkv_proj .*k_proj.*floats"):
         layers.QKVParallelLinear(2 * GROUP, 16, 4, 2, quant_config=config, prefix="a.qkv_proj")
 
 
 def test_rows_that_words_cut():
     for kind in ("awq", "gptq", "compressed_zeros"):
         config, _, _ = make(kind)
-        with process(), pytest.raises(tw.Unsupported, match=r"up: output_partition_sizes = \[20, 16\]: multiples of 8"):
+        with process(), pytest.raises(tw.Unsupported, match=r"up: output_partition_sizes must be multiples of 8.*got \[20, 16\]"):
             layers.MergedColumnParallelLinear(2 * GROUP, [20, 16], quant_config=config, prefix="up")
     config, one, tensors = make("compressed", n=20)
     with process():
         layer = layers.ColumnParallelLinear(4 * GROUP, 20, quant_config=config)
     load(layer, tensors)
     check(finished(layer), one.weight)
-    with process(0, 3), pytest.raises(tw.Unsupported, match="input_size_per_partition = 20: a multiple of 8"):
+    with process(0, 3), pytest.raises(tw.Unsupported, match="input_size_per_partition must be a multiple of 8.*got 20"):
         layers.RowParallelLinear(60, 16, quant_config=config_of({**GPTQ, "group_size": -1}))
 
 
@@ -375,7 +375,7 @@ def test_nvfp4_factors_are_checked(missing):
     if missing:
         del tensors["weight_scale_2"]
     load(layer, tensors)
-    with pytest.raises(tw.InvalidArgument, match=r"m.up.weight_scale_2 = \[(nan|0.0)\]: positive"):
+    with pytest.raises(tw.InvalidArgument, match=r"m.up.weight_scale_2 must be positive.*got \[(nan|0.0)\]"):
         layer.quant_method.process_weights_after_loading(layer)
 
 
@@ -453,7 +453,7 @@ def test_rules_and_modules_to_not_convert():
             layer = layers.LinearBase.__new__(layers.LinearBase)
             method = config.get_quant_method(layer, name)
             assert getattr(method, "options", {}).get("weight") == wanted
-        with pytest.raises(tw.Unsupported, match="rules = "):
+        with pytest.raises(tw.Unsupported, match="rules must"):
             config.get_quant_method(layer, "m.qkv_proj")
 
 
@@ -548,22 +548,22 @@ def test_names_are_mapped():
 @pytest.mark.parametrize(
     "config, field",
     [
-        ({"quant_method": "bitsandbytes"}, "quant_method = 'bitsandbytes'"),
+        ({"quant_method": "bitsandbytes"}, "quant_method must .*got 'bitsandbytes'"),
         ({"quant_method": "tilewright", "source": {"quant_method": "gptq"}}, "source"),
-        ({**GPTQ, "bits": 5}, "bits = 5"),
-        ({**GPTQ, "bits": "four"}, "bits = 'four'"),
-        ({**GPTQ, "group_size": 48}, "group_size = 48"),
-        ({**GPTQ, "group_size": None}, "group_size = None"),
+        ({**GPTQ, "bits": 5}, "bits must .*got 5"),
+        ({**GPTQ, "bits": "four"}, "bits must .*got 'four'"),
+        ({**GPTQ, "group_size": 48}, "group_size must .*got 48"),
+        ({**GPTQ, "group_size": None}, "group_size must .*got None"),
         ({**GPTQ, "lm_head": True}, "lm_head"),
-        ({**GPTQ, "dynamic": {"+:(": {}}}, r"dynamic = \("),
-        ({**AWQ, "bits": 8}, "bits = 8"),
-        ({**AWQ, "version": "gemv"}, "version = gemv"),
+        ({**GPTQ, "dynamic": {"+:(": {}}}, r"dynamic must .*got \("),
+        ({**AWQ, "bits": 8}, "bits must .*got 8"),
+        ({**AWQ, "version": "gemv"}, "version must .*got gemv"),
         ({**AWQ, "modules_to_not_convert": [3]}, "modules_to_not_convert"),
         ({**compressed_config(), "config_groups": {}}, "config_groups"),
-        (compressed_config(num_bits=8), "config_groups = .*8 bits|bits = 8"),
-        (compressed_config(strategy="block"), "config_groups = .*block"),
-        (rows_config("float", "block"), "config_groups = .*block"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo = W4A8_AWQ"),
+        (compressed_config(num_bits=8), "config_groups must .*8 bits|bits must .*got 8"),
+        (compressed_config(strategy="block"), "config_groups must .*block"),
+        (rows_config("float", "block"), "config_groups must .*block"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo must .*got W4A8_AWQ"),
     ],
 )
 def test_refused_configs(config, field):
@@ -573,11 +573,11 @@ def test_refused_configs(config, field):
 
 def test_refused_options_and_modules():
     layer = layers.LinearBase.__new__(layers.LinearBase)
-    with process(tilewright={"weights": "q4_0"}), pytest.raises(tw.InvalidArgument, match="weights.*a dict of weight"):
+    with process(tilewright={"weights": "q4_0"}), pytest.raises(tw.InvalidArgument, match="a dict of weight.*got .*weights"):
         TilewrightConfig().get_quant_method(layer, "a")
     with (
         process(tilewright={"weight": "q4_0"}),
-        pytest.raises(tw.InvalidArgument, match="weight: activation and accum"),
+        pytest.raises(tw.InvalidArgument, match="must be activation or accum .got weight"),
     ):
         config_of(GPTQ).get_quant_method(layer, "a")
     with process(tilewright={"activation": "q9"}), pytest.raises(tw.InvalidArgument, match="q9"):
@@ -588,9 +588,9 @@ def test_refused_options_and_modules():
         pass
 
     with process():
-        with pytest.raises(tw.Unsupported, match="a.experts = a quantized FusedMoE"):
+        with pytest.raises(tw.Unsupported, match="a.experts must .*got a quantized FusedMoE"):
             config_of(GPTQ).get_quant_method(FusedMoE(), "a.experts")
-        with pytest.raises(tw.Unsupported, match="lm_head = a quantized ParallelLMHead"):
+        with pytest.raises(tw.Unsupported, match="lm_head must .*got a quantized ParallelLMHead"):
             config_of(compressed_config()).get_quant_method(ParallelLMHead(), "lm_head")
         for config in (GPTQ, NVFP4["modelopt"], {"quant_method": "tilewright"}):
             assert config_of(config).get_quant_method(ParallelLMHead(), "lm_head") is None

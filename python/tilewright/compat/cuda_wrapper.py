@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, must_be
 from ..problem import Problem
 from ..torch import _cuda
 
@@ -58,7 +58,7 @@ def int8_matmul(
     of single precision, limited to int32. With scales of 1 C is the sums."""
     a, b = _tensor("A", A, torch.int8, 2), _tensor("B", B, torch.int8, 2)
     if a.shape[1] != b.shape[0]:
-        raise InvalidArgument("B", f"shape {tuple(b.shape)}", f"{a.shape[1]} rows, the columns of A")
+        raise InvalidArgument("B", f"shape {tuple(b.shape)}", f"must have {a.shape[1]} rows, the columns of A")
     with _on(stream, a):  # whose memory it is then
         c = a.new_empty((a.shape[0], b.shape[1]), dtype=torch.int32)
     int8_matmul_cuda(a, b, c, a.shape[0], b.shape[1], a.shape[1], scale_a, scale_b, scale_c, stream)
@@ -90,7 +90,7 @@ def quantize_tensor(tensor: Any, scale: float | None = None, zero_point: float =
     if scale is None:
         scale = x.abs().max().item() / 127.0 if x.numel() else 0.0
         if not math.isfinite(scale):
-            raise InvalidArgument("tensor", "an infinity or a NaN", "finite numbers, or a scale")
+            raise InvalidArgument("tensor", "an infinity or a NaN", "must have finite numbers, or come with a scale")
         scale = scale or 1.0
     q = torch.empty_like(x, dtype=torch.int8, memory_format=torch.contiguous_format)
     quantize_cuda(x, q, x.numel(), scale, zero_point)
@@ -110,7 +110,7 @@ def pack_int4(tensor: Any) -> Any:
     bits."""
     v = _tensor("tensor", tensor, None)
     if v.dim() == 0 or v.is_floating_point():
-        raise InvalidArgument("tensor", f"{v.dtype}, shape {tuple(v.shape)}", "integers of one dimension or more")
+        raise must_be("tensor", f"{v.dtype}, shape {tuple(v.shape)}", "integers of one dimension or more")
     codes = (v.clamp(-8, 7) + 8).to(torch.uint8)
     if codes.shape[-1] % 2:
         codes = torch.nn.functional.pad(codes, (0, 1), value=8)
@@ -191,7 +191,9 @@ def fused_int8_matmul_bias_relu_cuda(
     c = _output("C", C, torch.float32, a, (M, N))
     add = None if bias is None else _tensor("bias", bias, torch.float32)
     if add is not None and (add.numel() != N or add.device != a.device):
-        raise InvalidArgument("bias", f"shape {tuple(add.shape)} on {add.device}", f"{N} numbers on {a.device}")
+        raise InvalidArgument(
+            "bias", f"shape {tuple(add.shape)} on {add.device}", f"must have {N} numbers on {a.device}"
+        )
     with _on(stream, a):
         y = _scaled(_sums(a, b), (scale_a, scale_b, scale_c))
         c.copy_(torch.relu_(y if add is None else y.add_(add.reshape(-1))))
@@ -206,7 +208,7 @@ def quantize_cuda(
     _check_size(size, x)
     scale = _scale("scale", scale)
     if scale == 0:
-        raise InvalidArgument("scale", "0", "a number to divide by")
+        raise InvalidArgument("scale", "0", "must not be 0: it divides")
     with _on(stream, x):
         # By a tensor: PyTorch's CUDA multiplies by the inverse of a number.
         v = (
@@ -273,7 +275,7 @@ def _unpacked(p: Tensor) -> Tensor:
 
 def _scale(name: str, value: float) -> float:
     if not math.isfinite(value):
-        raise InvalidArgument(name, f"{value}", "a finite number")
+        raise must_be(name, f"{value}", "a finite number")
     return float(value)
 
 
@@ -283,12 +285,12 @@ def _tensor(name: str, value: Any, dtype: Any, dim: int | None = None) -> Tensor
         try:
             value = torch.from_numpy(value if _shared(value) else value.copy())
         except (TypeError, AttributeError):
-            raise InvalidArgument(name, type(value).__name__, "a PyTorch tensor or a NumPy array") from None
+            raise must_be(name, type(value).__name__, "a PyTorch tensor or a NumPy array") from None
     allowed = () if dtype is None else dtype if isinstance(dtype, tuple) else (dtype,)
     if (allowed and value.dtype not in allowed) or (dim is not None and value.dim() != dim):
         kinds = " or ".join(str(one).partition(".")[2] for one in allowed) or "integers"
         shape = "" if dim is None else f" of {dim} dimensions"
-        raise InvalidArgument(name, f"{value.dtype}, shape {tuple(value.shape)}", f"{kinds}{shape}")
+        raise must_be(name, f"{value.dtype}, shape {tuple(value.shape)}", f"{kinds}{shape}")
     tensor: Tensor = value.detach()
     return tensor
 
@@ -296,9 +298,9 @@ def _tensor(name: str, value: Any, dtype: Any, dim: int | None = None) -> Tensor
 def _sized(name: str, value: Any, dtype: torch.dtype, rows: int, cols: int, beside: Tensor | None = None) -> Tensor:
     tensor = _tensor(name, value, dtype)
     if beside is not None and tensor.device != beside.device:
-        raise InvalidArgument(name, f"on {tensor.device}", f"on {beside.device}, as the first operand is")
+        raise must_be(name, f"on {tensor.device}", f"on {beside.device}, as the first operand is")
     if min(rows, cols) < 0 or tensor.numel() != rows * cols or (tensor.dim() == 2 and tensor.shape[0] != rows):
-        raise InvalidArgument(name, f"shape {tuple(tensor.shape)}", f"{rows} x {cols} elements")
+        raise InvalidArgument(name, f"shape {tuple(tensor.shape)}", f"must have {rows} x {cols} elements")
     return tensor.reshape(rows, cols)
 
 
@@ -309,17 +311,17 @@ def _shared(array: Any) -> bool:
 
 def _output(name: str, value: Any, dtype: torch.dtype, like: Tensor, shape: Any) -> Tensor:
     if hasattr(value, "flags") and not _shared(value):
-        raise InvalidArgument(name, "a read-only or strided array", "one to write to")
+        raise must_be(name, "a read-only or strided array", "an array that can be written")
     tensor = _tensor(name, value, dtype)
     if tensor.numel() != math.prod(shape) or not tensor.is_contiguous() or tensor.device != like.device:
         given = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}, on {tensor.device}"
-        raise InvalidArgument(name, given, f"{math.prod(shape)} contiguous elements on {like.device}")
+        raise InvalidArgument(name, given, f"must have {math.prod(shape)} contiguous elements on {like.device}")
     return tensor.view(shape)
 
 
 def _check_size(size: int, x: Tensor) -> None:
     if size != x.numel():
-        raise InvalidArgument("size", f"{size}", f"{x.numel()}, the number of elements")
+        raise must_be("size", f"{size}", f"{x.numel()}, the number of elements")
 
 
 def _as(given: Any, result: Tensor) -> Any:
@@ -331,7 +333,7 @@ def _on(stream: Any, x: Tensor) -> Any:
     if stream is None:
         return contextlib.nullcontext()
     if not x.is_cuda:
-        raise InvalidArgument("stream", f"{stream}", "None: the arrays are in host memory")
+        raise must_be("stream", f"{stream}", "None: the arrays are in host memory")
     if isinstance(stream, int):
         stream = torch.cuda.ExternalStream(stream, x.device)  # type: ignore[no-untyped-call]
     return torch.cuda.stream(stream)

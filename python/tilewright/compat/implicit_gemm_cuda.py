@@ -25,7 +25,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..problem import Problem
 from ..torch import _cuda, ops
 from ..torch._spec import FLOATS, FORMATS, conv_text
@@ -60,12 +60,12 @@ def conv3d_implicit_gemm_cuda(
     the largest magnitude."""
     for name, tensor in (("x", x), ("w", w)):
         if tensor.dtype not in FORMATS or tensor.dim() != 5:
-            raise InvalidArgument(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"a 5D tensor of {FLOATS}")
+            raise must_be(name, f"{tensor.dtype} {tuple(tensor.shape)}", f"a 5D tensor of {FLOATS}")
     if w.shape[1] != x.shape[1]:
-        what = f"{x.shape[1]} input channels, as x has. Grouped convolution is not supported"
+        what = f"must have {x.shape[1]} input channels, as x has; Grouped convolution is not supported"
         raise InvalidArgument("w", f"shape {tuple(w.shape)}", what)
     if w.device != x.device:
-        raise InvalidArgument("w", f"on {w.device}", f"on {x.device}, as x is")
+        raise must_be("w", f"on {w.device}", f"on {x.device}, as x is")
     _check_block("fp4_block_size", fp4_block_size, _BLOCKS)
     pads = _numbers("padding", padding, (3, 6))
     both = zip(pads[-2::-2], pads[::-2]) if len(pads) == 6 else zip(pads, pads)
@@ -95,7 +95,7 @@ def fp4_fake_quant(x: Tensor, global_amax: Tensor, block_size: int = 16) -> Tens
     global_amax: the first element is the largest magnitude."""
     _check_block("block_size", block_size, (8, *_BLOCKS))
     if x.numel() % block_size:
-        raise _Indivisible("x", f"{x.numel()} elements", f"a number divisible by block_size = {block_size}")
+        raise _Indivisible("x", f"{x.numel()} elements", f"must have a number divisible by block_size={block_size}")
     return _fake_quantized(x, block_size, block_size, _amax("global_amax", global_amax, x)[:1])
 
 
@@ -113,7 +113,7 @@ def dynamic_block_quantize_op(
     magnitude; of several elements the largest counts. The bits: 4, 2, 8, 4."""
     bits = (num_bits, exponent_bits, scale_num_bits, scale_exponent_bits)
     if bits != (4, 2, 8, 4):
-        raise Unsupported("num_bits", f"{bits}", "(4, 2, 8, 4): elements in E2M1, scales in E4M3")
+        raise Unsupported("num_bits", f"{bits}", "must be (4, 2, 8, 4): elements in E2M1, scales in E4M3")
     _check_block("block_size", block_size, (8, *_BLOCKS))
     largest = _amax("amax", amax, inputs).amax().reshape(1)
     cols = inputs.shape[-1] if inputs.dim() else 1
@@ -122,7 +122,7 @@ def dynamic_block_quantize_op(
 
 def _fake_quantized(x: Tensor, cols: int, block: int, amax: Tensor) -> Tensor:
     if x.dtype not in FORMATS:
-        raise InvalidArgument("x", f"dtype {x.dtype}", FLOATS)
+        raise must_be("x", f"dtype {x.dtype}", FLOATS)
     name = FORMATS[x.dtype]
     problem = Problem.of("fp4_fake_quant", x=name, y=name, rows=1, cols=max(cols, 1), block=block)
     if x.numel() == 0:
@@ -138,18 +138,18 @@ def _fake_quantized(x: Tensor, cols: int, block: int, amax: Tensor) -> Tensor:
 
 def _check_block(name: str, value: int, allowed: tuple[int, ...]) -> None:
     if value not in allowed:
-        raise InvalidArgument(name, f"{value}", f"one of {', '.join(map(str, allowed))}")
+        raise must_be(name, f"{value}", f"one of {', '.join(map(str, allowed))}")
 
 
 def _numbers(name: str, value: _Ints, counts: tuple[int, ...]) -> tuple[int, ...]:
     values = (value,) * 3 if isinstance(value, int) else tuple(value)
     if len(values) not in counts:
-        raise InvalidArgument(name, f"{value}", f"a number, or {' or '.join(map(str, counts))} of them")
+        raise must_be(name, f"{value}", f"a number, or {' or '.join(map(str, counts))} of them")
     return tuple(int(one) for one in values)
 
 
 def _amax(name: str, value: Any, x: Tensor) -> Tensor:
     if not isinstance(value, Tensor) or value.numel() == 0:
         given = "None" if value is None else f"{type(value).__name__}"
-        raise InvalidArgument(name, given, "a tensor with the largest magnitude")
+        raise must_be(name, given, "a tensor with the largest magnitude")
     return value.detach().to(x.device, torch.float32).reshape(-1).contiguous()

@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, must_be
 from ..problem import Problem
 from ..torch import _cuda
 
@@ -55,7 +55,7 @@ def dequantize_q4_0(x_q: Tensor, K: int) -> Tensor:
     """The inverse: (code - 8) d. x_q: uint8 [..., K/32, 18]. Returns float32 [..., K]."""
     _check_blocks(x_q, "x_q", BLOCK_Q4_0_BYTES)
     if x_q.dim() < 2 or x_q.shape[-2] * QK4_0 != K:
-        raise InvalidArgument("K", str(K), f"32 times the blocks of a row, of shape {tuple(x_q.shape)}")
+        raise must_be("K", K, f"32 times the blocks of a row, of shape {tuple(x_q.shape)}")
     rows = x_q.numel() // (K // QK4_0 * BLOCK_Q4_0_BYTES) if K else 0
     values = torch.ops.tilewright.dequantize([x_q.contiguous().reshape(-1)], "q4_0", rows, K, torch.float32)
     return values.reshape(*x_q.shape[:-2], K)
@@ -65,16 +65,18 @@ def gemm_q4_0_q8_1(weight_q: Tensor, activation_q: Tensor, M: int, N: int, K: in
     """C[M, N] = W[M, K] A[N, K]^T. weight_q: uint8 [M, K/32, 18] of Q4_0; activation_q: uint8 [N, K/32, 36] of Q8_1, on
     the same device. Returns float32. Here M are the weight's rows and N the activations', as in the original."""
     if K % QK4_0 or min(M, N, K) < 1:
-        raise InvalidArgument("K", f"{K}, M = {M}, N = {N}", "1 or more of each, K a multiple of 32")
+        raise must_be("K", f"{K}, M={M}, N={N}", "a multiple of 32, and K, M and N at least 1")
     for name, tensor, rows, block in (
         ("weight_q", weight_q, M, BLOCK_Q4_0_BYTES),
         ("activation_q", activation_q, N, BLOCK_Q8_1_BYTES),
     ):
         _check_blocks(tensor, name, block)
         if tensor.numel() != rows * (K // QK4_0) * block:
-            raise InvalidArgument(name, f"shape {tuple(tensor.shape)}", f"{rows} x {K // QK4_0} blocks of {block} bytes")
+            raise InvalidArgument(
+                name, f"shape {tuple(tensor.shape)}", f"must have {rows} x {K // QK4_0} blocks of {block} bytes"
+            )
     if weight_q.device != activation_q.device:
-        raise InvalidArgument("activation_q", f"on {activation_q.device}", f"on {weight_q.device}, as weight_q is")
+        raise must_be("activation_q", f"on {activation_q.device}", f"on {weight_q.device}, as weight_q is")
     w, x = weight_q.contiguous().reshape(-1), activation_q.contiguous().reshape(-1)
     if not w.is_cuda:
         decode = torch.ops.tilewright.dequantize
@@ -85,9 +87,9 @@ def gemm_q4_0_q8_1(weight_q: Tensor, activation_q: Tensor, M: int, N: int, K: in
 
 def _quantize(x: Tensor, format: str, encoder: str, block: int) -> Tensor:
     if x.dtype != torch.float32:
-        raise InvalidArgument("x", f"dtype {x.dtype}", "float32")
+        raise must_be("x", f"dtype {x.dtype}", "float32")
     if x.dim() == 0 or x.shape[-1] % 32:
-        raise InvalidArgument("x", f"shape {tuple(x.shape)}", "a last dimension that is a multiple of 32")
+        raise InvalidArgument("x", f"shape {tuple(x.shape)}", "must have a last dimension that is a multiple of 32")
     (blocks,) = torch.ops.tilewright.quantize(x.contiguous(), format, encoder)
     return blocks.reshape(*x.shape[:-1], x.shape[-1] // 32, block)
 
@@ -95,4 +97,4 @@ def _quantize(x: Tensor, format: str, encoder: str, block: int) -> Tensor:
 def _check_blocks(tensor: Tensor, name: str, block: int) -> None:
     if tensor.dtype != torch.uint8 or tensor.dim() == 0 or tensor.shape[-1] != block:
         what = f"dtype {tensor.dtype}, shape {tuple(tensor.shape)}"
-        raise InvalidArgument(name, what, f"uint8, a last dimension of {block}, the bytes of a block")
+        raise must_be(name, what, f"uint8, with a last dimension of {block}, the bytes of a block")

@@ -121,4 +121,4 @@ replace_paligemma_mlp_with_w4a8_triton = replace_paligemma_mlp_with_w4a8
 
 def _check_block(block_size: int) -> None:
     if block_size not in (16, 32):
-        raise Unsupported("block_size", f"{block_size}", "16, which NVFP4 has, or 32, for which it stands")
+        raise Unsupported("block_size", f"{block_size}", "must be 16, which NVFP4 has, or 32, for which it stands")

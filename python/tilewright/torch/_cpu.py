@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .. import _c
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..device import Device
 from ..layer import Layer, layer_problems
 from ..problem import Problem
@@ -92,9 +92,9 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
     s = spec(problem)
     exact = s.x.name in DTYPES
     if exact and s.w.name in DTYPES:
-        raise Unsupported("x", s.x.name, "a format that kernels quantize x to: this scheme has x exact")
+        raise Unsupported("x", s.x.name, "must be a format that kernels quantize x to: this scheme has x exact")
     if s.one_row.fields.get("pack") == "tiles":
-        raise Unsupported("pack", "tiles", "panels, or none: tiles are for GPUs")
+        raise Unsupported("pack", "tiles", "must be panels or none: tiles are for GPUs")
     words = [w for w in s.text.split(" ") if not w.startswith(("act=", "y=", "bias=", "pack="))]
     y = "f32" if s.act else FORMATS[s.dtype]
     bias = "" if s.bias is None else f" bias={y}"
@@ -108,11 +108,11 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
             packed = Problem(f"{one_row} pack=panels")
     except (InvalidArgument, Unsupported) as error:  # of formats or a shape that panels do not have
         if exact and not s.w.name.startswith("e4m3"):
-            what = "a format that kernels quantize x to: this scheme has x exact"
+            what = "must be a format that kernels quantize x to: this scheme has x exact"
             raise Unsupported("x", s.x.name, f'{what}; activation="q8_1" has kernels, which round x') from None
         raise Unsupported(error.field, error.value, error.allowed) from None
     if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
-        raise Unsupported("problem", str(packed), f"one that {arch} has kernels for")
+        raise Unsupported("problem", str(packed), f"must be one that {arch} has kernels for")
     return packed
 
 
@@ -191,7 +191,7 @@ def set_decoded_limit(bytes: int) -> None:
     keeps none."""
     global _decoded_limit
     if bytes < 0:
-        raise InvalidArgument("bytes", str(bytes), "0 or more")
+        raise must_be("bytes", bytes, "0 or more")
     with _lock:
         _decoded_limit = bytes
         _decoded.clear()

@@ -171,7 +171,7 @@ def run(problem: Problem, rows: int, y: Tensor, **operands: Tensor) -> Tensor:
 def refuse_capture(index: int, problem: str) -> None:
     """Before what cannot be part of a CUDA graph."""
     if _capturing(index):
-        allowed = "one that was prepared before the capture; call tilewright.torch.warm(model) first, or run once"
+        allowed = "must be prepared before the capture; call tilewright.torch.warm(model) first, or run once"
         raise WouldTune("problem", problem, allowed)
 
 

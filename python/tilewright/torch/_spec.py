@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import _operands, codec
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..problem import Problem
 
 # Formats that are a dtype of PyTorch's: of activations, outputs and biases.
@@ -29,15 +29,15 @@ class Spec:
     def __init__(self, text: str) -> None:
         operation, *words = text.split() or [""]
         if operation != "gemm":
-            raise InvalidArgument("problem", text, "a gemm")
+            raise must_be("problem", text, "a gemm")
         given = {word.partition("=")[0] for word in words}
         for name in _NOT_TAKEN:
             if name in given:
-                raise InvalidArgument("problem", text, f"a gemm without {name}, which the operator has no argument for")
+                raise must_be("problem", text, f"a gemm without {name}, which the operator has no argument for")
         problem = Problem(text + " m=1")
         fields = problem.fields
         if fields["y"] not in DTYPES:
-            raise Unsupported("y", fields["y"], "f32, f16 or bf16: a dtype that the operator can return")
+            raise Unsupported("y", fields["y"], "must be f32, f16 or bf16: a dtype that the operator can return")
         self.text = without_rows(problem)
         self.one_row = problem
         self.x, self.w = codec.find(fields["x"]), codec.find(fields["w"])
@@ -55,9 +55,9 @@ class Spec:
     def check(self, x: torch.Tensor, weight: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
         """Raises InvalidArgument naming the argument that does not fit. Looks at shapes, types and devices alone."""
         if x.dtype not in FORMATS:
-            raise InvalidArgument("x", f"dtype {x.dtype}", FLOATS)
+            raise must_be("x", f"dtype {x.dtype}", FLOATS)
         if x.dim() == 0 or x.shape[-1] != self.k:
-            raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.k}, which k is")
+            raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"must have a last dimension of {self.k}, which k is")
         check_streams(weight, self.streams, x.device)
         _check_vector("bias", bias, self.bias, self.n, x.device)
 
@@ -76,11 +76,11 @@ class ConvSpec:
     def __init__(self, text: str) -> None:
         operation, *words = text.split() or [""]
         if operation != "conv":
-            raise InvalidArgument("problem", text, "a conv")
+            raise must_be("problem", text, "a conv")
         given = dict(word.partition("=")[::2] for word in words)
         for name in _NOT_TAKEN_OF_CONV:
             if name in given:
-                raise InvalidArgument("problem", text, f"a conv without {name}, which the operator has no argument for")
+                raise must_be("problem", text, f"a conv without {name}, which the operator has no argument for")
         self.rank = rank = len(given.get("kernel", "").split("x"))
         self.kernel: list[int] = []
         self.stride: list[int] = []
@@ -100,11 +100,11 @@ class ConvSpec:
         problem = Problem(f"{text} n=1 in={'x'.join(map(str, extents))}")
         fields = problem.fields
         if fields["y"] not in DTYPES:
-            raise Unsupported("y", fields["y"], "f32, f16 or bf16: a dtype that the operator can return")
+            raise Unsupported("y", fields["y"], "must be f32, f16 or bf16: a dtype that the operator can return")
         given_modes = fields.get("pad_mode", "zero").split("x") * rank
         modes = {mode for mode, a, b in zip(given_modes, self.before, self.behind) if a or b}
         if len(modes) > 1:
-            raise Unsupported("pad_mode", fields["pad_mode"], "the same of all axes that have padding")
+            raise Unsupported("pad_mode", fields["pad_mode"], "must be the same for all axes that have padding")
         self.pad_mode = modes.pop() if modes else "zero"
         self.text = " ".join(part for part in str(problem).split(" ") if not part.startswith(("n=", "in=")))
         self.x, self.w = codec.find(fields["x"]), codec.find(fields["w"])
@@ -157,19 +157,23 @@ class ConvSpec:
     ) -> None:
         """Raises InvalidArgument naming the argument that does not fit. Looks at shapes, types and devices alone."""
         if x.dtype not in FORMATS:
-            raise InvalidArgument("x", f"dtype {x.dtype}", FLOATS)
+            raise must_be("x", f"dtype {x.dtype}", FLOATS)
         if x.dim() != self.rank + 2 or x.shape[1] != self.c:
-            raise InvalidArgument(
+            raise must_be(
                 "x", f"shape {tuple(x.shape)}", f"[images, {self.c} channels, {self.rank} axes]: c is {self.c}"
             )
         for extent, a, b, span in zip(x.shape[2:], self.before, self.behind, self.spans):
             if extent + a + b < span or extent == 0:
                 raise InvalidArgument(
-                    "x", f"shape {tuple(x.shape)}", f"axes of at least one output: with its padding {span} elements"
+                    "x",
+                    f"shape {tuple(x.shape)}",
+                    f"must have axes of at least one output: with padding {span} elements",
                 )
             if self.pad_mode == "reflect" and extent <= max(a, b):
                 raise InvalidArgument(
-                    "x", f"shape {tuple(x.shape)}", f"axes longer than what is reflected, {max(a, b)} elements"
+                    "x",
+                    f"shape {tuple(x.shape)}",
+                    f"must have axes longer than what is reflected, {max(a, b)} elements",
                 )
         check_streams(weight, self.streams, x.device)
         _check_vector("bias", bias, self.bias, self.k, x.device)
@@ -186,14 +190,17 @@ def _check_vector(
 ) -> None:
     """dtype: None where the problem has no such argument."""
     if (given is None) != (dtype is None):
-        what = {"bias": "a bias if the problem has one", "amax": "one float if the problem has quant_act"}[name]
+        what = {
+            "bias": "must be given if the problem has one, and only then",
+            "amax": "must be given if the problem has quant_act, and only then",
+        }[name]
         raise InvalidArgument(name, "None" if given is None else "a tensor", what)
     if given is not None:
         if given.dtype != dtype or tuple(given.shape) != (count,):
             what = f"shape {tuple(given.shape)}, dtype {given.dtype}"
-            raise InvalidArgument(name, what, f"shape ({count},), dtype {dtype}")
+            raise InvalidArgument(name, what, f"must have shape ({count},) and dtype {dtype}")
         if given.device != device:
-            raise InvalidArgument(name, f"on {given.device}", f"on {device}, as x is")
+            raise must_be(name, f"on {given.device}", f"on {device}, as x is")
 
 
 _BYTES, _FACTOR = (torch.uint8, 1), (torch.float32, 4)
@@ -202,7 +209,7 @@ _BYTES, _FACTOR = (torch.uint8, 1), (torch.float32, 4)
 def check_streams(weight: Sequence[torch.Tensor], sizes: dict[str, int], device: torch.device | None = None) -> None:
     """sizes: bytes by stream. device: None is the first stream's."""
     if len(weight) != len(sizes):
-        raise InvalidArgument("weight", f"{len(weight)} tensors", f"{len(sizes)}: {', '.join(sizes)}")
+        raise InvalidArgument("weight", f"{len(weight)} tensors", f"must have {len(sizes)}: {', '.join(sizes)}")
     where = weight[0].device if device is None else device
     for tensor, (stream, size) in zip(weight, sizes.items()):
         wanted, item = _FACTOR if stream == "global" else _BYTES
@@ -217,7 +224,7 @@ def check_streams(weight: Sequence[torch.Tensor], sizes: dict[str, int], device:
 
 
 def _unfit(stream: str, value: str, allowed: str) -> InvalidArgument:
-    return InvalidArgument(f"weight ({stream})", value, allowed)
+    return must_be(f"weight ({stream})", value, allowed)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import checkpoints, codec
-from .._errors import InvalidArgument, IoError, TilewrightError, Unsupported
+from .._errors import InvalidArgument, IoError, TilewrightError, Unsupported, must_be
 from ..models import Model, ModelTensor, open_model
 from .modules import QuantizedLinear, QuantizedWeight
 
@@ -71,7 +71,7 @@ def load_quantized(
     Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; Unsupported where
     there is no quantized layer; IoError."""
     if scheme is not None and scheme not in SCHEMES:
-        raise InvalidArgument("scheme", repr(scheme), f"None, or one of {', '.join(SCHEMES)}")
+        raise must_be("scheme", repr(scheme), f"None, or one of {', '.join(SCHEMES)}")
     files, config = _files(pathlib.Path(path)), _config(pathlib.Path(path))
     options = {"activation": activation, "accum": accum}
     yield from read_layers(files, scheme or scheme_of(config), lambda name: options, dtype, config, scales)
@@ -97,7 +97,9 @@ def read_layers(
         if not count:
             types = sorted({model[name].type for name, model in tensors.items()})
             what = f"{len(tensors)} tensors of {', '.join(types) or 'no type'}"
-            raise Unsupported("path", str(files[0]), f"a checkpoint with quantized linear layers: it has {what}")
+            raise Unsupported(
+                "path", str(files[0]), f"must be a checkpoint with quantized linear layers: it has {what}"
+            )
     finally:
         for model in models:
             model.close()
@@ -122,12 +124,10 @@ def load_into(
         try:
             parent, old = model.get_submodule(parent_name), model.get_submodule(target)
         except AttributeError as error:
-            raise InvalidArgument(
-                "model", target, f"a module of that name: the checkpoint has {name} ({error})"
-            ) from None
+            raise must_be("model", target, f"a module of that name: the checkpoint has {name} ({error})") from None
         shape = tuple(getattr(old, part, None) for part in ("in_features", "out_features"))
         if shape != (layer.in_features, layer.out_features):
-            raise InvalidArgument(
+            raise must_be(
                 target, f"{type(old).__name__} {shape}", f"a linear layer {layer.in_features} -> {layer.out_features}"
             )
         kept = getattr(old, "bias", None)
@@ -152,7 +152,7 @@ def _files(path: pathlib.Path) -> list[pathlib.Path]:
         return [path]
     found = sorted(path.glob("*.safetensors"))
     if not found:
-        raise IoError("path", str(path), "a folder with *.safetensors files, or a file")
+        raise IoError("path", str(path), "must be a folder with *.safetensors files, or a file")
     return found
 
 
@@ -165,7 +165,7 @@ def _config(path: pathlib.Path) -> dict[str, Any]:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise IoError("path", str(folder / file), f"readable JSON: {error}") from None
+            raise IoError("path", str(folder / file), f"must be readable JSON: {error}") from None
         found = content.get(key) if isinstance(content, dict) else None
         if isinstance(found, dict):
             return found
@@ -179,20 +179,24 @@ def scheme_of(config: Mapping[str, Any]) -> str | None:
     """Of quantization_config; None: as the tensors say. Raises Unsupported for what this version does not read."""
     method = config.get("quant_method")
     if method is not None and method not in _METHODS:
-        raise Unsupported("quant_method", str(method), f"one of {', '.join(_METHODS)}")
+        raise Unsupported("quant_method", str(method), f"must be one of {', '.join(_METHODS)}")
     if config.get("transform_config"):
-        raise Unsupported("transform_config", str(config["transform_config"])[:80], "none: rotations are not applied")
+        raise Unsupported(
+            "transform_config", str(config["transform_config"])[:80], "must be none: rotations are not applied"
+        )
     if method == "gptq":
         return "gptq_v2" if config.get("checkpoint_format") == "gptq_v2" else "gptq"
     if method == "awq":
         version = str(config.get("version", "gemm")).lower()
         if version != "gemm":
-            raise Unsupported("version", version, "gemm: AutoAWQ's other versions pack differently")
+            raise Unsupported("version", version, "must be gemm: AutoAWQ's other versions pack differently")
         if config.get("bits", 4) != 4:
-            raise Unsupported("bits", str(config["bits"]), "4, of awq")
+            raise Unsupported("bits", str(config["bits"]), "must be 4 for awq")
         return "awq"
     if method == "fp8" and list(config.get("weight_block_size") or _BLOCK) != list(_BLOCK):
-        raise Unsupported("weight_block_size", str(config["weight_block_size"]), "[128, 128], as e4m3_b128 has them")
+        raise Unsupported(
+            "weight_block_size", str(config["weight_block_size"]), "must be [128, 128], as e4m3_b128 has them"
+        )
     return None  # by the tensors
 
 
@@ -233,7 +237,7 @@ class _Reader:
             tensor = model[name]
             if suffix is None:
                 if not gguf and name.endswith("_blocks") and f"{name[:-7]}_scales" in self.tensors:
-                    raise Unsupported(name, "MXFP4 of experts", "linear layers: this packing of experts is not read")
+                    raise Unsupported(name, "MXFP4 of experts", "is not supported: only linear layers are read")
                 continue
             layer = name[: -len(suffix)]
             read = self._gguf if gguf else self._reader(layer, suffix, tensor)
@@ -280,7 +284,7 @@ class _Reader:
         raise Unsupported(
             tensor.name,
             f"{tensor.type} {tuple(tensor.shape)}",
-            "floats, or codes with scales as gptq, awq, compressed-tensors, modelopt, fp8 or bitsandbytes (nf4) have them",
+            "must be floats, or codes with scales of gptq, awq, compressed-tensors, modelopt, fp8 or bitsandbytes",
         )
 
     # ---- safetensors
@@ -304,7 +308,7 @@ class _Reader:
             groups = scales.shape[0]
         if k == 0 or groups == 0 or k % groups:
             raise InvalidArgument(
-                f"{layer}.{parts.scales}", f"shape {tuple(scales.shape)}", f"groups that divide k = {k}"
+                f"{layer}.{parts.scales}", f"shape {tuple(scales.shape)}", f"must have groups that divide k={k}"
             )
         if packing == "compressed_tensors" and bits == 8:
             return self._layer(layer, self._bytes_of_words(layer, codes, scales, zeros, g_idx, n, k))
@@ -320,7 +324,7 @@ class _Reader:
         own = (stated,) if stated else (2, 3, 4, 8)
         if bits not in own and not self.config.get("dynamic"):  # which has bits by layer
             raise Unsupported(
-                f"{layer}: bits", str(bits), f"{' or '.join(map(str, own))}, as qzeros and config.json say"
+                f"{layer}: bits", str(bits), f"must be {' or '.join(map(str, own))}, as qzeros and config.json say"
             )
         return bits
 
@@ -328,7 +332,7 @@ class _Reader:
         """Codes of 8 bits, plus 128, in int32: int8_row, or q8_0 if groups have several scales a row."""
         for part, tensor in (("weight_zero_point", zeros), ("weight_g_idx", g_idx)):
             if tensor is not None and not (part == "weight_g_idx" and (tensor == -1).all()):
-                raise Unsupported(f"{layer}.{part}", "8 bits", "symmetric codes of columns in order")
+                raise Unsupported(f"{layer}.{part}", "8 bits", "must be symmetric codes of columns in order")
         values = (codes.contiguous().view(torch.uint8).reshape(codes.shape[0], -1)[:n, :k] ^ 0x80).view(torch.int8)
         scales = scales.reshape(n, -1)
         if scales.shape[1] == 1:
@@ -345,18 +349,20 @@ class _Reader:
         } - {None}
         if shape is None:
             if len(stated) != 1 and self.config:
-                raise InvalidArgument(f"{layer}.weight_shape", "missing", "a tensor, or num_bits of config.json")
+                raise must_be(f"{layer}.weight_shape", "missing", "a tensor, or num_bits of config.json")
             bits = int(stated.pop() or 4) if stated else 4
             n, k = codes.shape[0], 32 * codes.shape[1] // max(bits, 1)
         else:
             if shape.numel() != 2:
-                raise InvalidArgument(f"{layer}.weight_shape", f"{shape.numel()} numbers", "2: output features, inputs")
+                raise InvalidArgument(
+                    f"{layer}.weight_shape", f"{shape.numel()} numbers", "must have 2: output features, inputs"
+                )
             n, k = (int(extent) for extent in shape.reshape(-1))
             words = codes.shape[-1]
             fit = [bits for bits in (4, 8) if -(-k // (32 // bits)) == words]
             bits = fit[0] if fit else 32 * words // max(k, 1)
         if bits not in (4, 8):
-            raise Unsupported(f"{layer}: bits", str(bits), "4 or 8, of compressed-tensors' pack-quantized")
+            raise Unsupported(f"{layer}: bits", str(bits), "must be 4 or 8 for compressed-tensors' pack-quantized")
         return n, k, bits
 
     def _fp4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
@@ -368,16 +374,16 @@ class _Reader:
         if len(codes.shape) == 2 and scales.type == "U8":
             return self._powers(layer, codes, scales, "mxfp4", n, k)
         if len(codes.shape) != 2 or scales.type != "F8_E4M3" or tuple(scales.shape) != (n, k // 16):
-            raise InvalidArgument(
-                f"{layer}.weight_scale", f"{scales.type} {tuple(scales.shape)}", f"F8_E4M3 ({n}, {k // 16})"
-            )
+            raise must_be(f"{layer}.weight_scale", f"{scales.type} {tuple(scales.shape)}", f"F8_E4M3 ({n}, {k // 16})")
         # Model Optimizer's factor, or compressed-tensors' reciprocal of it.
         names = [name for name in ("weight_scale_2", "weight_global_scale") if f"{layer}.{name}" in self.tensors]
         if len(names) != 1:
-            raise InvalidArgument(layer, "both" if names else "neither", "weight_scale_2 or weight_global_scale")
+            raise InvalidArgument(
+                layer, "both" if names else "neither", "must have either weight_scale_2 or weight_global_scale"
+            )
         factor = self._content(self._get(layer, names[0])).reshape(-1).float()
         if factor.numel() != 1:
-            raise Unsupported(f"{layer}.{names[0]}", f"{factor.numel()} factors", "one for the tensor")
+            raise Unsupported(f"{layer}.{names[0]}", f"{factor.numel()} factors", "must have one for the tensor")
         streams = [_bytes(codes), _bytes(scales), factor if names[0] == "weight_scale_2" else 1 / factor]
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
 
@@ -385,10 +391,11 @@ class _Reader:
         """Model Optimizer's W4A16_AWQ: rows 2 i and 2 i + 1 share bytes, the first lowest, as two's complement."""
         n, k = 2 * codes.shape[0], codes.shape[1]
         if f"{layer}.weight_scale_2" in self.tensors:
-            raise Unsupported(f"{layer}.weight_scale_2", "INT4 that is rounded to FP8 (W4A8_AWQ)", "INT4 alone")
+            what = "is not supported: INT4 must not be rounded to FP8 besides"
+            raise Unsupported(f"{layer}.weight_scale_2", "INT4 that is rounded to FP8 (W4A8_AWQ)", what)
         if scales.shape[0] != n:
             what = f"shape {tuple(scales.shape)}"
-            raise InvalidArgument(f"{layer}.weight_scale", what, f"{n} rows, two for each byte")
+            raise InvalidArgument(f"{layer}.weight_scale", what, f"must have {n} rows, two for each byte")
         packed = _bytes(codes).reshape(-1, 1, k)
         nibbles = torch.cat([packed & 15, packed >> 4], 1).reshape(n, k)
         middle = torch.full(scales.shape, 8)
@@ -399,7 +406,7 @@ class _Reader:
     ) -> QuantizedLinear:
         """Blocks of 32 under a power of two each."""
         if tuple(scales.shape) != (n, k // 32):
-            raise InvalidArgument(f"{layer}.weight_scale", f"shape {tuple(scales.shape)}", f"({n}, {k // 32})")
+            raise must_be(f"{layer}.weight_scale", f"shape {tuple(scales.shape)}", f"({n}, {k // 32})")
         return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), _bytes(scales)], format, n, k))
 
     def _blocks(self, layer: str, codes: ModelTensor, part: str) -> QuantizedLinear:
@@ -409,26 +416,30 @@ class _Reader:
         wanted = tuple(-(-extent // block) for extent, block in zip((n, k), _BLOCK))
         if len(codes.shape) != 2 or tuple(scales.shape) != wanted or k % _BLOCK[1]:
             what = f"shape {tuple(scales.shape)} of [{n}, {k}]"
-            raise Unsupported(f"{layer}.{part}", what, "a scale for 128 x 128 elements, and k a multiple of 128")
+            raise Unsupported(
+                f"{layer}.{part}", what, "must have a scale for 128 x 128 elements, and k a multiple of 128"
+            )
         return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "e4m3_b128", n, k))
 
     def _nf4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
         """bitsandbytes' NF4; with double quantization absmax are codes themselves."""
         state = [name for name in self.tensors if name.startswith(f"{layer}.weight.quant_state.")]
         if len(state) != 1 or not state[0].endswith("bitsandbytes__nf4"):
-            raise Unsupported(f"{layer}.weight", ", ".join(state) or "no quant_state", "nf4 of bitsandbytes")
+            raise Unsupported(f"{layer}.weight", ", ".join(state) or "no quant_state", "must be nf4 of bitsandbytes")
         try:
             told = json.loads(bytes(self.tensors[state[0]][state[0]].read()))
             n, k = (int(extent) for extent in told["shape"])
             size, nested = int(told["blocksize"]), int(told.get("nested_blocksize", 256))
             offset = float(told.get("nested_offset", 0))
         except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgument(state[0], "unreadable", f"bitsandbytes' quant_state: {error!r}") from None
+            raise must_be(state[0], "unreadable", f"bitsandbytes' quant_state: {error!r}") from None
         if size < 64 or size % 64 or k < 64 or k % 64 or n < 1 or nested < 1:
-            raise Unsupported(f"{layer}.weight", f"[{n}, {k}], blocksize {size}", "k and blocksize multiples of 64")
+            raise Unsupported(
+                f"{layer}.weight", f"[{n}, {k}], blocksize {size}", "must have k and blocksize multiples of 64"
+            )
         table = self._tensor(layer, "weight.quant_map")
         if table is not None and not torch.equal(table.reshape(-1).float(), _nf4_table()):
-            raise Unsupported(f"{layer}.weight.quant_map", "another table", "NF4's")
+            raise Unsupported(f"{layer}.weight.quant_map", "another table", "must be NF4's table")
         stored = self._get(layer, "weight.absmax")
         if stored.type == "U8":
             outer, inner = (self._needed(layer, f"weight.nested_{part}").float() for part in ("absmax", "quant_map"))
@@ -437,7 +448,9 @@ class _Reader:
         else:
             absmax = self._content(stored).reshape(-1).float()
         if absmax.numel() != -(-n * k // size):
-            raise InvalidArgument(f"{layer}.weight.absmax", f"{absmax.numel()} numbers", f"{-(-n * k // size)}")
+            raise InvalidArgument(
+                f"{layer}.weight.absmax", f"{absmax.numel()} numbers", f"must have {-(-n * k // size)}"
+            )
         scales = absmax.repeat_interleave(size // 64)[: n * k // 64]
         return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "nf4", n, k))
 
@@ -445,12 +458,12 @@ class _Reader:
         """Four rows a byte, of codes -1, 0 and 1 plus 1."""
         scale = self._needed(layer, "weight_scale").float().reshape(-1)
         if len(codes.shape) != 2 or scale.numel() != 1:
-            raise InvalidArgument(f"{layer}.weight", f"shape {tuple(codes.shape)}", "a matrix under one weight_scale")
+            raise must_be(f"{layer}.weight", f"shape {tuple(codes.shape)}", "a matrix under one weight_scale")
         packed = _bytes(codes).reshape(codes.shape)
         rows = torch.cat([packed >> shift & 3 for shift in (0, 2, 4, 6)])
         n, k = rows.shape
         if (rows == 3).any() or k % 4:
-            raise InvalidArgument(f"{layer}.weight", f"code 3, or {k} columns", "0, 1 or 2, in a multiple of 4 columns")
+            raise must_be(f"{layer}.weight", f"code 3, or {k} columns", "0, 1 or 2, in a multiple of 4 columns")
         data = (rows.reshape(n, -1, 4) << torch.tensor([0, 2, 4, 6], dtype=torch.uint8)).sum(-1, dtype=torch.uint8)
         if self.config.get("linear_class", "bitlinear") == "bitlinear":
             scale = 1 / scale
@@ -466,7 +479,7 @@ class _Reader:
             return self._blocks(layer, codes, "weight_scale")
         zeros = self._get(layer, "weight_zero_point") if f"{layer}.weight_zero_point" in self.tensors else None
         if zeros is not None and any(zeros.read()):
-            raise Unsupported(zeros.name, "not all zero", "zeros: codes of 8 bits that are symmetric")
+            raise Unsupported(zeros.name, "not all zero", "must be zeros: codes of 8 bits that are symmetric")
         scale = self._content(stored)
         values = _bytes(codes).view(_BYTES[codes.type]).reshape(codes.shape)
         return self._layer(layer, row_weight(values, scale, f"{layer}.weight"))
@@ -475,11 +488,11 @@ class _Reader:
         tag = bytes(self._get(layer, "weight.format").read()).decode("utf-8", "replace")
         found = _TAG.fullmatch(tag)
         if found is None:
-            raise InvalidArgument(f"{layer}.weight.format", repr(tag), "'FORMAT rows=N cols=K layout=VERSION'")
+            raise must_be(f"{layer}.weight.format", repr(tag), "'FORMAT rows=N cols=K layout=VERSION'")
         format, rows, cols = codec.find(found[1]), int(found[2]), int(found[3])
         if int(found[4]) != format.layout_version:
             raise Unsupported(
-                f"{layer}.weight.format", tag, f"layout={format.layout_version}, which this version reads"
+                f"{layer}.weight.format", tag, f"must be layout={format.layout_version}, which this version reads"
             )
         streams = [_bytes(self._get(layer, f"weight.{_STREAMS[name]}")) for name in format.streams]
         streams = [s.view(torch.float32) if n == "global" else s for n, s in zip(format.streams, streams)]
@@ -501,7 +514,9 @@ class _Reader:
             if f"{layer}.{part}" in self.tensors
         ]
         if parts:
-            raise Unsupported(f"{layer}.{parts[0]}", "a low-rank part", "layers without")
+            raise Unsupported(
+                f"{layer}.{parts[0]}", "a low-rank part", "is not supported: only layers without one are read"
+            )
         # Model Optimizer's of AWQ and SmoothQuant; and a QuantizedLinear's own.
         factors = self._tensor(layer, "pre_quant_scale" if f"{layer}.pre_quant_scale" in self.tensors else "factors")
         bias = self._tensor(layer, "bias")
@@ -513,7 +528,7 @@ class _Reader:
     def _get(self, layer: str, part: str) -> ModelTensor:
         name = f"{layer}.{part}"
         if name not in self.tensors:
-            raise InvalidArgument(name, "missing", f"a tensor of the layer {layer}")
+            raise must_be(name, "missing", f"a tensor of the layer {layer}")
         return self.tensors[name][name]
 
     def _tensor(self, layer: str, part: str) -> Tensor | None:
@@ -525,13 +540,13 @@ class _Reader:
     def _content(self, tensor: ModelTensor) -> Tensor:
         dtype = _DTYPES.get(tensor.type.upper())  # GGUF's are lower case
         if dtype is None:
-            raise Unsupported(tensor.name, tensor.type, f"one of {', '.join(_DTYPES)}")
+            raise Unsupported(tensor.name, tensor.type, f"must be one of {', '.join(_DTYPES)}")
         return _bytes(tensor).view(dtype).reshape(tensor.shape)
 
 
 def _bytes(tensor: ModelTensor) -> Tensor:
     if tensor.nbytes == 0:
-        raise InvalidArgument(tensor.name, "empty", "a tensor with elements")
+        raise must_be(tensor.name, "empty", "a tensor with elements")
     return torch.frombuffer(tensor.read(), dtype=torch.uint8)
 
 
@@ -545,7 +560,7 @@ def _nf4_table() -> Tensor:
 
 def _is_quantized(tensor: ModelTensor) -> bool:
     if not tensor.format:
-        raise Unsupported(tensor.name, tensor.type, "a type that a format of the library has")
+        raise Unsupported(tensor.name, tensor.type, "is not supported: no format of the library has this type")
     return not codec.find(tensor.format).is_elements
 
 
@@ -559,11 +574,11 @@ def row_weight(codes: Tensor, scale: Tensor, name: str = "weight") -> QuantizedW
     """codes [n, k] of int8 or float8_e4m3fn under one scale for all, or one for each row, in whatever shape."""
     format = {torch.int8: "int8_row", torch.float8_e4m3fn: "e4m3_row"}.get(codes.dtype)
     if format is None or codes.dim() != 2:
-        raise Unsupported(name, f"{codes.dtype} {tuple(codes.shape)}", "a matrix of int8 or float8_e4m3fn")
+        raise Unsupported(name, f"{codes.dtype} {tuple(codes.shape)}", "must be a matrix of int8 or float8_e4m3fn")
     n, k = codes.shape
     if (scale.numel() != 1 and tuple(scale.shape) not in ((n,), (n, 1))) or not scale.is_floating_point():
         what = f"{scale.dtype} {tuple(scale.shape)}"
-        raise Unsupported(f"{name}_scale", what, f"one float, or one for each of {n} rows")
+        raise Unsupported(f"{name}_scale", what, f"must have one float, or one for each of {n} rows")
     rows = scale.detach().float().reshape(-1).expand(n).contiguous()
     return QuantizedWeight.from_streams([codes.detach().view(torch.uint8), rows.view(torch.uint8)], format, n, k)
 
@@ -575,7 +590,9 @@ def group_weight(
     n, k = codes.shape
     groups = scales.shape[-1]
     if tuple(scales.shape) != (n, groups) or zeros.shape != scales.shape or groups == 0 or k % groups or k % 8:
-        raise Unsupported(name, f"[{n}, {k}] with scales {tuple(scales.shape)}", "k a multiple of 8, in equal groups")
+        raise Unsupported(
+            name, f"[{n}, {k}] with scales {tuple(scales.shape)}", "must have k a multiple of 8, in equal groups"
+        )
     padded = torch.nn.functional.pad(zeros.cpu().long(), (0, 0, 0, -n % 8), value=8)
     return import_groups(
         "compressed_tensors",
@@ -611,10 +628,10 @@ def q8_0_weight(codes: Tensor, scales: Tensor, name: str = "weight_scale", rule:
     groups = scales.shape[-1]
     if scales.shape[0] != n or groups == 0 or k % groups or k // groups % 32:
         what = f"8 bits, [{n}, {k}], with scales {tuple(scales.shape)}"
-        raise Unsupported(name, what, "groups of a multiple of 32, or rows")
+        raise Unsupported(name, what, "must be groups of a multiple of 32, or rows")
     half = half_scales(scales, name, rule)
     if half.dtype != torch.float16:
-        raise Unsupported(name, "bfloat16", "numbers that float16 has, as q8_0 stores them")
+        raise Unsupported(name, "bfloat16", "must be numbers that float16 has, as q8_0 stores them")
     by_block = half.repeat_interleave(k // groups // 32, 1).reshape(n, k // 32, 1).view(torch.uint8)
     data = torch.cat([by_block, codes.reshape(n, k // 32, 32).view(torch.uint8)], -1)
     return QuantizedWeight.from_streams([data], "q8_0", n, k)
@@ -627,7 +644,7 @@ def _words(nibbles: Tensor) -> Tensor:
 
 def check_rule(scales: str) -> None:
     if scales not in ("exact", "nearest"):
-        raise InvalidArgument("scales", repr(scales), "'exact' or 'nearest'")
+        raise must_be("scales", repr(scales), "'exact' or 'nearest'")
 
 
 def half_scales(scales: Tensor, name: str, rule: str | None = None) -> Tensor:
@@ -641,8 +658,8 @@ def half_scales(scales: Tensor, name: str, rule: str | None = None) -> Tensor:
     if rule != "nearest":
         hint = "" if rule is None else '; scales="nearest" rounds them'
         given = str(scales.dtype).removeprefix("torch.")
-        raise Unsupported(name, given, f"numbers that float16 has, as formats store them{hint}")
+        raise Unsupported(name, given, f"must be numbers that float16 has, as formats store them{hint}")
     if not ((half.float() - values).abs() <= values.abs() * 2**-11).all():
         what = f"from {values.abs().min():g} to {values.abs().max():g}"
-        raise Unsupported(name, what, "0, or magnitudes in float16's range, 2^-14 to 65504")
+        raise Unsupported(name, what, "must be 0, or magnitudes in float16's range, 2^-14 to 65504")
     return half.contiguous()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from . import _cuda, ops
 from ._spec import FLOATS, FORMATS, conv_text
 from .modules import QuantizedWeight, autocasted, float_dtype
@@ -103,20 +103,20 @@ class _QuantizedConv(nn.Module):
             _at_least(name, value, 1)
         for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
             if value % groups:
-                raise InvalidArgument(name, str(value), f"a multiple of groups = {groups}")
+                raise must_be(name, value, f"a multiple of groups={groups}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = self._axes("kernel_size", kernel_size, 1)
         self.stride = self._axes("stride", stride, 1)
         self.dilation = self._axes("dilation", dilation, 1)
         if padding_mode not in _PAD_MODES:
-            raise Unsupported("padding_mode", repr(padding_mode), f"one of {', '.join(_PAD_MODES)}")
+            raise Unsupported("padding_mode", repr(padding_mode), f"must be one of {', '.join(_PAD_MODES)}")
         self.padding_mode = padding_mode
         self.padding: str | tuple[int, ...]
         if isinstance(padding, str):
             if padding not in ("valid", "same"):
-                raise InvalidArgument("padding", repr(padding), "numbers, 'valid' or 'same'")
+                raise must_be("padding", repr(padding), "numbers, 'valid' or 'same'")
             if padding == "same" and any(step != 1 for step in self.stride):
-                raise InvalidArgument("padding", "'same'", f"a stride of 1, and it is {self.stride}")
+                raise InvalidArgument("padding", "'same'", f"needs a stride of 1, and it is {self.stride}")
             self.padding = padding
         else:
             self.padding = self._axes("padding", padding, 0)
@@ -125,7 +125,7 @@ class _QuantizedConv(nn.Module):
         values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         values *= self.rank if len(values) == 1 else 1
         if len(values) != self.rank:
-            raise InvalidArgument(name, str(value), f"a number, or {self.rank}: one for each axis")
+            raise must_be(name, value, f"a number, or {self.rank}: one for each axis")
         for one in values:
             _at_least(name, one, least)
         return values
@@ -151,11 +151,11 @@ class _QuantizedConv(nn.Module):
         amax: float | None,
     ) -> None:
         if dtype not in FORMATS:
-            raise InvalidArgument("dtype", f"{dtype}", FLOATS)
+            raise must_be("dtype", f"{dtype}", FLOATS)
         if order not in ("ctrs", "trsc"):
-            raise InvalidArgument("order", repr(order), "'ctrs' or 'trsc'")
+            raise must_be("order", repr(order), "'ctrs' or 'trsc'")
         if amax is not None and (quant_act is None or not 0 < amax < math.inf):
-            raise InvalidArgument("amax", str(amax), "a positive number with quant_act, else None")
+            raise must_be("amax", amax, "a positive number with quant_act, and None without")
         self.activation, self.accum, self.dtype = activation, accum, dtype
         self.quant_act, self.order = quant_act, order
         self.weight = weight
@@ -203,7 +203,7 @@ class _QuantizedConv(nn.Module):
     @classmethod
     def _check(cls, conv: nn.Module) -> None:
         if not isinstance(conv, cls.plain):
-            raise InvalidArgument("conv", type(conv).__name__, f"an nn.{cls.plain.__name__}")
+            raise must_be("conv", type(conv).__name__, f"an nn.{cls.plain.__name__}")
 
     @staticmethod
     def _encode(conv: Any, weight: str, encoder: str | None) -> QuantizedWeight:
@@ -257,7 +257,7 @@ class _QuantizedConv(nn.Module):
         x = autocasted(x)
         dtype = x.dtype
         if dtype not in FORMATS:
-            raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
+            raise must_be("x", f"dtype {dtype}", FLOATS)
         several = x.dim() != self.rank + 1
         if not several:
             x = x.unsqueeze(0)
@@ -319,7 +319,7 @@ class _QuantizedConv(nn.Module):
 
 def _at_least(name: str, value: Any, least: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise InvalidArgument(name, repr(value), f"an integer of at least {least}")
+        raise must_be(name, repr(value), f"an integer of at least {least}")
 
 
 def _largest(x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._errors import InvalidArgument
+from .._errors import must_be
 from . import _cuda
 from ._spec import FLOATS, FORMATS
 from .ops import _define, dequantize, quantize
@@ -35,10 +35,10 @@ def fake_quantize(
     and decoded again, the last dimension being rows; the gradient passes everywhere, since scales follow x. Raises
     InvalidArgument naming the argument; values of a scale on a GPU are not looked at."""
     if (scale is None) == (format is None):
-        raise InvalidArgument("scale", "None" if scale is None else "one, and a format", "a scale, or a format")
+        raise must_be("scale", "None" if scale is None else "one, and a format", "a scale, or a format")
     if format is not None:
         if zero_point is not None or axis is not None:
-            raise InvalidArgument("format", format, "None: it has scales and zero points of its own")
+            raise must_be("format", format, "None: it has scales and zero points of its own")
         out: Tensor = _ThroughFormat.apply(x, format)  # type: ignore[no-untyped-call]
         return out
     return _run(x, scale, zero_point, qmin, qmax, axis, None)
@@ -58,12 +58,12 @@ def learned_step_quantize(
     torch._fake_quantize_learnable_per_tensor_affine. factor: of that gradient; None: the paper's
     1 / sqrt(qmax * the elements that share a scale). A scale is to stay positive: the caller's optimizer sees to it."""
     if not isinstance(scale, Tensor):
-        raise InvalidArgument("scale", type(scale).__name__, "a tensor, that can have a gradient")
+        raise must_be("scale", type(scale).__name__, "a tensor, which can have a gradient")
     if factor is None:
         each = x.numel() // max(scale.numel(), 1)
         factor = 1 / math.sqrt(max(each, 1) * max(qmax, 1))
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not math.isfinite(factor):
-        raise InvalidArgument("factor", f"{factor}", "a finite number")
+        raise must_be("factor", f"{factor}", "a finite number")
     return _run(x, scale, zero_point, qmin, qmax, axis, float(factor))
 
 
@@ -71,12 +71,12 @@ def _run(
     x: Tensor, scale: Any, zero_point: Any, qmin: int, qmax: int, axis: int | None, factor: float | None
 ) -> Tensor:
     if not isinstance(x, Tensor) or x.dtype not in FORMATS:
-        raise InvalidArgument("x", f"{getattr(x, 'dtype', type(x).__name__)}", FLOATS)
+        raise must_be("x", f"{getattr(x, 'dtype', type(x).__name__)}", FLOATS)
     for name, value, least, most in (("qmin", qmin, -128, 254), ("qmax", qmax, qmin + 1, min(255, qmin + 255))):
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise InvalidArgument(name, f"{value}", f"{least} to {most}")
+            raise must_be(name, f"{value}", f"{least} to {most}")
     if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int) or not -x.dim() <= axis < x.dim()):
-        raise InvalidArgument("axis", f"{axis}", f"None, or a dimension of x, which has {x.dim()}")
+        raise must_be("axis", f"{axis}", f"None, or a dimension of x, which has {x.dim()}")
     count = 1 if axis is None else x.shape[axis]
     scale = _numbers("scale", scale, torch.float32, count, x.device)
     if zero_point is not None:
@@ -95,21 +95,21 @@ def _numbers(name: str, value: Any, dtype: torch.dtype, count: int, device: torc
     if not isinstance(value, Tensor):
         kinds = (int,) if dtype == torch.int32 else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
-            raise InvalidArgument(name, f"{value!r}", f"a number, or a tensor of {dtype}")
+            raise must_be(name, f"{value!r}", f"a number, or a tensor of {dtype}")
         if dtype == torch.int32 and not -(1 << 31) <= value < 1 << 31:
-            raise InvalidArgument(name, f"{value}", "qmin to qmax")
+            raise must_be(name, f"{value}", "from qmin to qmax")
         if dtype == torch.float32:
             _check_scale(name, value)
         return torch.full((count,), value, dtype=dtype, device=device)
     if value.dtype != dtype or value.numel() != count or value.device != device:
         given = f"{value.numel()} elements of {value.dtype} on {value.device}"
-        raise InvalidArgument(name, given, f"{count} of {dtype} on {device}")
+        raise must_be(name, given, f"{count} of {dtype} on {device}")
     return value.reshape(count)
 
 
 def _check_scale(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
-        raise InvalidArgument(name, f"{value}", "a positive finite number")
+        raise must_be(name, f"{value}", "a positive finite number")
 
 
 def _check_values(scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int) -> None:
@@ -121,7 +121,7 @@ def _check_values(scale: Tensor, zero_point: Tensor | None, qmin: int, qmax: int
         outside = (zero_point < qmin) | (zero_point > qmax)
         if bool(outside.any()):
             at = int(outside.nonzero()[0])
-            raise InvalidArgument(f"zero_point[{at}]", f"{int(zero_point[at])}", f"{qmin} to {qmax}, qmin to qmax")
+            raise must_be(f"zero_point[{at}]", f"{int(zero_point[at])}", f"{qmin} to {qmax}, qmin to qmax")
 
 
 class _ThroughFormat(torch.autograd.Function):

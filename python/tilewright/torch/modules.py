@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from typing_extensions import Self  # PyTorch needs it, too
 
 from .. import codec
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, must_be
 from ..layer import layer_problems
 from . import _cpu, _cuda, ops
 from ._spec import FLOATS, FORMATS, check_streams, gemm_text, spec, stream_sizes
@@ -44,7 +44,7 @@ class QuantizedWeight(nn.Module):
         super().__init__()
         f = codec.find(format, "weight")
         if cols % f.block:
-            raise InvalidArgument("cols", str(cols), f"a multiple of {f.block}, {format}'s block")
+            raise must_be("cols", cols, f"a multiple of {f.block}, {format}'s block")
         self.format, self.rows, self.cols = format, rows, cols
         self.tiles: str | None = None
         for name in _BUFFERS.values():
@@ -55,9 +55,9 @@ class QuantizedWeight(nn.Module):
     def from_float(cls, values: Tensor, format: str, encoder: str | None = None) -> QuantizedWeight:
         """Encodes values [rows, cols] of any float dtype, on their device."""
         if values.dim() != 2:
-            raise InvalidArgument("weight", f"shape {tuple(values.shape)}", "two dimensions, [out, in]")
+            raise InvalidArgument("weight", f"shape {tuple(values.shape)}", "must have two dimensions, [out, in]")
         if not values.is_floating_point():
-            raise InvalidArgument("weight", f"dtype {values.dtype}", "floats")
+            raise must_be("weight", f"dtype {values.dtype}", "floats")
         given = values.detach()
         given = given if given.dtype in FORMATS else given.float()
         return cls.from_streams(ops.quantize(given, format, encoder), format, *values.shape)
@@ -130,9 +130,7 @@ class QuantizedWeight(nn.Module):
         (nn.TransformerEncoderLayer asks whether it is one like this, and then takes its general path, which calls the
         layer.)"""
         name = getattr(function, "__name__", function)
-        raise InvalidArgument(
-            "weight", f"a QuantizedWeight, passed to {name}", "a tensor: call the layer, or dequantize()"
-        )
+        raise must_be("weight", f"a QuantizedWeight, passed to {name}", "a tensor: call the layer, or dequantize()")
 
     # ---- tiles
 
@@ -290,7 +288,7 @@ class QuantizedLinear(nn.Module):
         factors: Tensor | None = None,
     ) -> None:
         if dtype not in FORMATS:
-            raise InvalidArgument("dtype", f"{dtype}", FLOATS)
+            raise must_be("dtype", f"{dtype}", FLOATS)
         if activation is not None:
             codec.find(activation, "activation")
         self.in_features, self.out_features = weight.cols, weight.rows
@@ -327,19 +325,21 @@ class QuantizedLinear(nn.Module):
         nn.Module.__init__(layer)
         if bias is not None:
             if tuple(bias.shape) != (weight.rows,) or not bias.is_floating_point():
-                raise InvalidArgument("bias", f"shape {tuple(bias.shape)}, dtype {bias.dtype}", f"{weight.rows} floats")
+                raise InvalidArgument(
+                    "bias", f"shape {tuple(bias.shape)}, dtype {bias.dtype}", f"must have {weight.rows} floats"
+                )
             bias = bias if isinstance(bias, nn.Parameter) else nn.Parameter(bias.detach())
         if dtype is None:
             given = bias.dtype if bias is not None else torch.get_default_dtype()
             dtype = given if given in FORMATS else torch.float32
         if order is not None:
             if not _permutes(order, weight.cols):
-                raise InvalidArgument("order", f"shape {tuple(order.shape)}", f"each of 0 to {weight.cols - 1} once")
+                raise must_be("order", f"shape {tuple(order.shape)}", f"each of 0 to {weight.cols - 1} once")
             order = order.to(weight.device, torch.int32)
         if factors is not None:
             if factors.numel() != weight.cols or not factors.is_floating_point() or not factors.isfinite().all():
                 what = f"shape {tuple(factors.shape)}, dtype {factors.dtype}"
-                raise InvalidArgument("factors", what, f"{weight.cols} finite floats")
+                raise InvalidArgument("factors", what, f"must have {weight.cols} finite floats")
             factors = factors.detach().reshape(-1).to(weight.device, torch.float32)
         layer._set(weight, bias, activation, accum, dtype, order, factors)
         return layer
@@ -396,17 +396,21 @@ class QuantizedLinear(nn.Module):
         x = autocasted(x)
         dtype = x.dtype
         if dtype not in FORMATS:
-            raise InvalidArgument("x", f"dtype {dtype}", FLOATS)
+            raise must_be("x", f"dtype {dtype}", FLOATS)
         # The dictionaries behind nn.Module's attributes, which take a microsecond each.
         factors: Tensor | None = self._buffers["factors"]
         if factors is not None:
             if x.shape[-1] != self.in_features:
-                raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.in_features}")
+                raise InvalidArgument(
+                    "x", f"shape {tuple(x.shape)}", f"must have a last dimension of {self.in_features}"
+                )
             x = (x * factors).to(dtype)
         order: Tensor | None = self._buffers["order"]
         if order is not None:
             if x.shape[-1] != self.in_features:  # else a gather would hide it
-                raise InvalidArgument("x", f"shape {tuple(x.shape)}", f"a last dimension of {self.in_features}")
+                raise InvalidArgument(
+                    "x", f"shape {tuple(x.shape)}", f"must have a last dimension of {self.in_features}"
+                )
             x = x.index_select(-1, order)
         weight: Any = self._modules["weight"]
         wanted = self.activation or FORMATS[dtype]
@@ -415,7 +419,7 @@ class QuantizedLinear(nn.Module):
                 self.arrange(dtype)
         tiles = weight.tiles
         if tiles is not None and tiles != wanted:  # compiled, or with fake tensors: in eager mode it is arranged
-            raise InvalidArgument(
+            raise must_be(
                 "x", f"dtype {dtype}", f"one that w is arranged for (tiles for x={tiles}): warm(model, dtype=...)"
             )
         parameters = self._parameters

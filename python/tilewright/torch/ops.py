@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.flop_counter import register_flop_formula
 
 from .. import codec
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..problem import Problem
 from . import _cpu, _cuda, _stable
 from ._spec import (
@@ -230,17 +230,15 @@ def _check_kinds(x: Any, weight: Sequence[Any], bias: Any, amax: Any = None) -> 
         if value is None and name in ("bias", "amax"):
             continue
         if not isinstance(value, Tensor):
-            raise InvalidArgument(name, type(value).__name__, "a tensor")
+            raise must_be(name, type(value).__name__, "a tensor")
         kind = type(value)
         own = kind.__torch_dispatch__ is Tensor.__torch_dispatch__ or kind.__module__.startswith("torch._subclasses")
         if not own:
-            raise InvalidArgument(
-                name, kind.__name__, "a plain tensor, without a dispatch of its own; pass its content"
-            )
+            raise must_be(name, kind.__name__, "a plain tensor, without a dispatch of its own; pass its content")
         if value.layout is not torch.strided:
-            raise InvalidArgument(name, f"layout {value.layout}", "a strided tensor")
+            raise must_be(name, f"layout {value.layout}", "a strided tensor")
         if value.requires_grad and name.startswith("weight"):
-            raise InvalidArgument(name, "requires_grad", "a constant: streams have no gradient")
+            raise must_be(name, "requires_grad", "a constant: streams have no gradient")
 
 
 def _activated(z: Tensor, act: str | None) -> Tensor:
@@ -465,7 +463,7 @@ def _in_front(t: Tensor, dim: int | None, count: int) -> Tensor:
 
 def _one_batch(dims: Sequence[Any], name: str) -> None:
     if any(dim is not None for dim in dims):
-        raise Unsupported(name, "batched by vmap", "the same for all of the batch")
+        raise Unsupported(name, "batched by vmap", "must be the same for the whole batch")
 
 
 def _linear_vmap(info: Any, dims: Any, x: Tensor, weight: Any, bias: Tensor | None, problem: str) -> tuple[Tensor, int]:
@@ -557,13 +555,15 @@ def _quantize_fake(x: Tensor, format: str, encoder: str) -> list[Tensor]:
 def _matrix(x: Tensor, format: str, encoder: str) -> tuple[codec.Format, int, int]:
     f = codec.find(format)
     if x.dtype not in FORMATS:
-        raise InvalidArgument("x", f"dtype {x.dtype}", FLOATS)
+        raise must_be("x", f"dtype {x.dtype}", FLOATS)
     if x.dim() == 0:
-        raise InvalidArgument("x", "shape ()", "at least one dimension")
+        raise InvalidArgument("x", "shape ()", "must have at least one dimension")
     if f.block > 1 and x.shape[-1] % f.block:
-        raise InvalidArgument("x", f"{x.shape[-1]} columns", f"a multiple of {f.block}, {f.name}'s block")
+        raise InvalidArgument(
+            "x", f"{x.shape[-1]} columns", f"must have a multiple of {f.block} columns, {f.name}'s block"
+        )
     if encoder and encoder not in f.encoders:
-        raise InvalidArgument("encoder", encoder, f'"", or one of {", ".join(f.encoders)}')
+        raise must_be("encoder", encoder, f'"", or one of {", ".join(f.encoders)}')
     cols = x.shape[-1]
     return f, x.numel() // cols if cols else 0, cols
 
@@ -588,7 +588,7 @@ _define("quantize(Tensor x, str format, str encoder) -> Tensor[]", _quantize_cpu
 def _check_dequantize(weight: Sequence[Tensor], format: str, rows: int, cols: int, dtype: torch.dtype) -> codec.Format:
     f = codec.find(format)
     if dtype not in FORMATS:
-        raise InvalidArgument("dtype", f"{dtype}", FLOATS)
+        raise must_be("dtype", f"{dtype}", FLOATS)
     check_streams(weight, stream_sizes(f, rows, cols))
     return f
 
@@ -625,7 +625,7 @@ def _tiles(problem: str) -> tuple[Spec, dict[str, int]]:
     """The problem, and the bytes of its weights as stored."""
     s = spec(problem)
     if not s.packed:
-        raise InvalidArgument("problem", problem, "a gemm with pack=tiles or panels")
+        raise must_be("problem", problem, "a gemm with pack=tiles or panels")
     return s, stream_sizes(s.w, s.n, s.k)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Union
 from torch import nn
 
 from .. import codec
-from .._errors import InvalidArgument, TilewrightError
+from .._errors import TilewrightError, must_be
 from ._spec import FORMATS, gemm_text
 from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
@@ -108,7 +108,7 @@ def _replace(model: nn.Module, rules: Rules, kinds: Mapping[type[nn.Module], Any
     for _, options in rules:
         _check_options(options, some.options)
     if isinstance(model, tuple(kinds)):
-        raise InvalidArgument("model", type(model).__name__, "a module that contains layers; one alone is made from it")
+        raise must_be("model", type(model).__name__, "a module that contains layers; one alone is made from it")
     users: dict[int, list[str]] = {}
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for name, module in model.named_modules():
@@ -164,7 +164,7 @@ def replace_quantized(
     is why a layer is left alone. Modules that share a weight share it afterwards. The report's bytes before are those
     of the floats."""
     if make(model) is not None:
-        raise InvalidArgument("model", type(model).__name__, "a module that contains layers")
+        raise must_be("model", type(model).__name__, "a module that contains layers")
     made: dict[int, Any] = {}
     weights: dict[int, QuantizedWeight] = {}
     left: dict[str, str] = {}
@@ -209,7 +209,7 @@ def _listed(rules: Rules) -> list[Rule]:
     for rule in listed:
         pair = isinstance(rule, (tuple, list)) and len(rule) == 2
         if not pair or not isinstance(rule[1], (Mapping, type(None))):
-            raise InvalidArgument("rules", repr(rule), '(which, options or None): ("*.mlp.*", {"weight": "q4_0"})')
+            raise must_be("rules", repr(rule), '(which, options or None): ("*.mlp.*", {"weight": "q4_0"})')
     return [(which, options) for which, options in listed]
 
 
@@ -218,13 +218,13 @@ def _check_options(options: Options | None, known: Sequence[str]) -> None:
         return
     for name in options:
         if name not in known:
-            raise InvalidArgument("rules", repr(name), f"an option of {', '.join(known)}")
+            raise must_be("rules", repr(name), f"an option of {', '.join(known)}")
     format = codec.find(options["weight"], "weight")
     if options.get("activation") is not None:
         codec.find(options["activation"], "activation")
     encoder = options.get("encoder")
     if encoder is not None and encoder not in format.encoders:
-        raise InvalidArgument("encoder", str(encoder), f"one of {', '.join(format.encoders)}, {format.name}'s")
+        raise must_be("encoder", encoder, f"one of {', '.join(format.encoders)}, {format.name}'s")
 
 
 def _why_not(module: Any, options: Options | None, kinds: Mapping[type[nn.Module], Any]) -> str | None:

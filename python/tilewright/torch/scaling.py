@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._errors import InvalidArgument
+from .._errors import InvalidArgument, must_be
 from . import _cuda
 from ._spec import FLOATS, FORMATS
 
@@ -24,15 +24,15 @@ def unscale_(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None 
     was passed as found_inf was not 0; else 0. Waits for nothing. Raises InvalidArgument naming the argument."""
     tensors = list(tensors)
     if not tensors:
-        raise InvalidArgument("tensors", "none", "one or more")
+        raise InvalidArgument("tensors", "none", "must have at least one")
     place = tensors[0].device
     for i, t in enumerate(tensors):
         if t.dtype not in FORMATS:
-            raise InvalidArgument(f"tensors[{i}]", f"dtype {t.dtype}", FLOATS)
+            raise must_be(f"tensors[{i}]", f"dtype {t.dtype}", FLOATS)
         if t.layout is not torch.strided:
-            raise InvalidArgument(f"tensors[{i}]", f"layout {t.layout}", "a strided tensor")
+            raise must_be(f"tensors[{i}]", f"layout {t.layout}", "a strided tensor")
         if t.device != place:
-            raise InvalidArgument(f"tensors[{i}]", f"a tensor on {t.device}", f"one on {place}, as the first")
+            raise must_be(f"tensors[{i}]", f"a tensor on {t.device}", f"one on {place}, as the first")
     _check_word("scale", scale, torch.float32, place)
     if found_inf is not None:
         _check_word("found_inf", found_inf, torch.float32, place)
@@ -40,7 +40,7 @@ def unscale_(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None 
         if place.type == "cuda":
             return _cuda.unscale(tensors, scale, found_inf)
         if place.type != "cpu":
-            raise InvalidArgument("tensors[0]", f"a tensor on {place}", "one on a CUDA device or the CPU")
+            raise must_be("tensors[0]", f"a tensor on {place}", "one on a CUDA device or the CPU")
         _check_scale("scale", float(scale))
         found = found_inf is not None and float(found_inf) != 0
         factor = scale.reciprocal()
@@ -85,21 +85,21 @@ def update_scale_(
 def _check_word(name: str, word: Tensor, dtype: torch.dtype, device: torch.device) -> None:
     if word.numel() != 1 or word.dtype != dtype or word.device != device:
         value = f"{word.numel()} elements of {word.dtype} on {word.device}"
-        raise InvalidArgument(name, value, f"one element of {dtype} on {device}")
+        raise must_be(name, value, f"one element of {dtype} on {device}")
 
 
 def _check_scale(name: str, value: float) -> None:
     if not (value > 0 and math.isfinite(value)):
-        raise InvalidArgument(name, f"{value}", "a positive finite number")
+        raise must_be(name, f"{value}", "a positive finite number")
 
 
 def _check_factors(growth: float, backoff: float, interval: int) -> None:
     if not (growth > 1 and math.isfinite(growth)):
-        raise InvalidArgument("growth_factor", f"{growth}", "a finite number of more than 1")
+        raise must_be("growth_factor", f"{growth}", "a finite number greater than 1")
     if not 0 < backoff < 1:
-        raise InvalidArgument("backoff_factor", f"{backoff}", "a number between 0 and 1, neither of them")
+        raise must_be("backoff_factor", f"{backoff}", "greater than 0 and less than 1")
     if isinstance(interval, bool) or not isinstance(interval, int) or not 1 <= interval < 1 << 31:
-        raise InvalidArgument("growth_interval", f"{interval}", "1 to 2147483647")
+        raise must_be("growth_interval", f"{interval}", "1 to 2147483647")
 
 
 class GradScaler:
@@ -120,9 +120,7 @@ class GradScaler:
         try:
             self._device = None if device is None else torch.device(device).type
         except (RuntimeError, TypeError):
-            raise InvalidArgument(
-                "device", repr(device), "cuda, cpu or None; init_scale is the second argument"
-            ) from None
+            raise must_be("device", repr(device), "cuda, cpu or None; init_scale is the second argument") from None
         _check_scale("init_scale", init_scale)
         _check_scale("init_scale", float(torch.tensor(init_scale, dtype=torch.float32)))
         _check_factors(growth_factor, backoff_factor, growth_interval)
@@ -145,7 +143,7 @@ class GradScaler:
             return outputs * self._on(outputs.device).reshape(())  # a loss of half precision becomes float32
         if isinstance(outputs, (list, tuple)):
             return type(outputs)(self.scale(each) for each in outputs)
-        raise InvalidArgument("outputs", type(outputs).__name__, "a tensor, or a list or tuple of tensors")
+        raise must_be("outputs", type(outputs).__name__, "a tensor, or a list or tuple of tensors")
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscales the gradients of an optimizer's parameters, once before each update(): to clip them, say."""
@@ -153,15 +151,13 @@ class GradScaler:
             return
         state, _ = self._optimizers.get(id(optimizer), (_READY, None))
         if state != _READY:
-            raise InvalidArgument("optimizer", "one that was unscaled or stepped", "one unscale_() for each update()")
+            raise must_be("optimizer", "one that was unscaled or stepped", "unscaled once before each update()")
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         if any(grad.dtype == torch.float16 for grad in grads):
-            allowed = (
-                "float32 or bfloat16: a float16 gradient would lose what scaling saved; keep parameters in float32"
-            )
-            raise InvalidArgument("optimizer", "one with float16 gradients", allowed)
+            allowed = "must have float32 or bfloat16 gradients: float16 would lose what scaling saved"
+            raise InvalidArgument("optimizer", "one with float16 gradients", f"{allowed}; keep parameters in float32")
         if not grads:
-            raise InvalidArgument("optimizer", "one without gradients", "one with some: backward() comes first")
+            raise InvalidArgument("optimizer", "one without gradients", "must have gradients: call backward() first")
         self._optimizers[id(optimizer)] = (_UNSCALED, unscale_(grads, self._on(grads[0].device)))
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -169,10 +165,10 @@ class GradScaler:
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:
-            raise InvalidArgument("closure", "one", "none: gradients of a closure would not be unscaled")
+            raise must_be("closure", "one", "None: gradients of a closure would not be unscaled")
         state, _ = self._optimizers.get(id(optimizer), (_READY, None))
         if state == _STEPPED:
-            raise InvalidArgument("optimizer", "one that was stepped", "one step() before each update()")
+            raise must_be("optimizer", "one that was stepped", "stepped once before each update()")
         if state == _READY:
             self.unscale_(optimizer)
         found = self._optimizers[id(optimizer)][1]
@@ -196,7 +192,7 @@ class GradScaler:
         else:
             found = [f for _, f in self._optimizers.values() if f is not None]
             if not found:
-                raise InvalidArgument("update", "no gradients", "a step() or unscale_() before it")
+                raise InvalidArgument("update", "no gradients", "must follow a step() or unscale_()")
             both = found[0] if len(found) == 1 else torch.stack(found).amax(0)
             update_scale_(*self._words(), both, *self._factors)
         self._optimizers.clear()
@@ -252,7 +248,7 @@ class GradScaler:
         names = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
         missing = [name for name in names if name not in state]
         if missing:
-            raise InvalidArgument("state", f"no {missing[0]}", "what state_dict() of a scaler that is enabled has")
+            raise must_be("state", f"no {missing[0]}", "a state_dict() of an enabled scaler")
         scale, growth, backoff, interval, good = (state[name] for name in names)
         _check_scale("scale", scale)
         _check_factors(growth, backoff, interval)
@@ -263,15 +259,15 @@ class GradScaler:
 
     def _on(self, device: torch.device) -> Tensor:
         if self._device not in (None, device.type):
-            raise InvalidArgument("outputs", f"a tensor on {device}", f"one on {self._device}, the scaler's device")
+            raise must_be("outputs", f"a tensor on {device}", f"one on {self._device}, the scaler's device")
         if self._scale is None:
             self._scale = torch.full((1,), self._init[0], dtype=torch.float32, device=device)
             self._good_steps = torch.full((1,), self._init[1], dtype=torch.int32, device=device)
         if self._scale.device != device:
-            raise InvalidArgument("outputs", f"a tensor on {device}", f"one on {self._scale.device}, as the first loss")
+            raise must_be("outputs", f"a tensor on {device}", f"one on {self._scale.device}, as the first loss")
         return self._scale
 
     def _words(self) -> tuple[Tensor, Tensor]:
         if self._scale is None or self._good_steps is None:
-            raise InvalidArgument("update", "no loss", "scale() before it")
+            raise InvalidArgument("update", "no loss", "must follow scale()")
         return self._scale, self._good_steps

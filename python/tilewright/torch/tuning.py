@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import Unsupported, must_be
 from ..device import Device
 from ..engine import Progress
 from ..layer import layer_problems
@@ -201,7 +201,7 @@ def _on_cpu(asked: Sequence[_Asked], target: Device | str) -> tuple[list[Problem
     for one in asked:
         if one.shape:
             without[Problem(conv_spec(one.text).problem(one.shape[0], one.shape[2:], one.last))] = (
-                "operation = conv: gemm, of which layers use kernels on CPUs; PyTorch computes it"
+                "operation=conv has no kernels for layers on CPUs; PyTorch computes it"
             )
             continue
         try:
@@ -280,12 +280,12 @@ def _is_cpu(device: torch.device | str) -> bool:
 
 def _cuda_index(device: int | str | torch.device | None) -> int:
     if not torch.cuda.is_available():
-        raise Unsupported("device", str(device), "cpu: PyTorch sees no GPU; prewarm() needs none")
+        raise Unsupported("device", str(device), "must be cpu: PyTorch sees no GPU (prewarm() needs none)")
     if device is None:
         return torch.cuda.current_device()
     if isinstance(device, int):
         return device
     given = torch.device(device)
     if given.type != "cuda":
-        raise InvalidArgument("device", str(given), "a CUDA device, or cpu")
+        raise must_be("device", given, "a CUDA device, or cpu")
     return torch.cuda.current_device() if given.index is None else given.index

@@ -13,7 +13,7 @@ from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMetho
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import Unsupported, must_be
 from ..torch.replace import first_match
 from .linear import TilewrightLinearMethod
 from .schemes import IGNORED, METHOD, PARSERS, Scheme, names_of
@@ -32,9 +32,11 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
         if self.method.startswith("modelopt"):  # vLLM says modelopt_fp4 where hf_quant_config.json has the config
             self.method = "modelopt"
         if self.method not in PARSERS:
-            raise Unsupported("quant_method", repr(self.source.get("quant_method")), f"one of {', '.join(PARSERS)}")
+            raise Unsupported(
+                "quant_method", repr(self.source.get("quant_method")), f"must be one of {', '.join(PARSERS)}"
+            )
         if self.source.get("lm_head"):
-            raise Unsupported("lm_head", "quantized", "an output embedding of floats")
+            raise Unsupported("lm_head", "quantized", "is not supported: the output embedding must have floats")
         parse, self._ignores = PARSERS[self.method]
         self._scheme: Callable[[str], Scheme | None] = parse(self.source)
         self._left = names_of(self.source, *IGNORED[self.method])
@@ -81,7 +83,9 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
         if experts or head:
             if scheme.kind == "float" or (head and self.method in ("gptq", "awq")):  # these have lm_head
                 return None
-            raise Unsupported(prefix, f"a quantized {type(layer).__name__}", "quantized linear layers alone")
+            raise Unsupported(
+                prefix, f"a quantized {type(layer).__name__}", "is not supported: only linear layers can be quantized"
+            )
         return TilewrightLinearMethod(prefix, scheme, options)
 
     def _of(self, prefix: str) -> tuple[Scheme | None, dict[str, Any]]:
@@ -93,7 +97,7 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
         scheme = found[names[0]]
         if any(other != scheme for other in found.values()):
             what = {name: "floats" if each is None else str(each) for name, each in found.items()}
-            raise Unsupported(prefix, str(what), "layers that vLLM fuses and that are quantized alike")
+            raise Unsupported(prefix, str(what), "is not supported: layers that vLLM fuses must be quantized alike")
         options = _given_options()
         if scheme is not None and scheme.kind == "float":
             own = {name: self.source[name] for name in _OPTIONS if self.source.get(name) is not None}
@@ -101,15 +105,17 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
             if rules is not None:
                 matched = [first_match(name, rules) for name in names]
                 if any(each != matched[0] for each in matched):
-                    raise Unsupported("rules", str(dict(zip(names, matched))), "the same for layers that vLLM fuses")
+                    raise Unsupported(
+                        "rules", str(dict(zip(names, matched))), "must be the same for layers that vLLM fuses"
+                    )
                 if matched[0] is None:
                     return None, {}
                 own = dict(matched[0])
             return scheme, {"weight": "q4_0", **own, **options}
         for name in ("weight", "encoder"):
             if name in options:
-                raise InvalidArgument(
-                    f"additional_config['{METHOD}']", name, "activation and accum alone: the weights are quantized"
+                raise must_be(
+                    f"additional_config['{METHOD}']", name, "activation or accum: the weights are already quantized"
                 )
         if scheme is not None and scheme.activation is not None:
             options.setdefault("activation", scheme.activation)
@@ -122,5 +128,5 @@ def _given_options() -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not set(given) <= set(_OPTIONS):
-        raise InvalidArgument(f"additional_config['{METHOD}']", repr(given), f"a dict of {', '.join(_OPTIONS)}")
+        raise must_be(f"additional_config['{METHOD}']", repr(given), f"a dict of {', '.join(_OPTIONS)}")
     return dict(given)

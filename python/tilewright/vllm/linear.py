@@ -122,7 +122,7 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
             raise Unsupported(
                 f"{self.prefix}: input_size_per_partition",
                 str(self.shard.k),
-                f"a multiple of {of}, as columns are packed",
+                f"must be a multiple of {of}, as columns are packed",
             )
 
     def rows(self, of: int) -> None:
@@ -131,11 +131,11 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
             raise Unsupported(
                 f"{self.prefix}: output_partition_sizes",
                 str(self.shard.parts),
-                f"multiples of {of}, as rows are packed",
+                f"must be multiples of {of}, as rows are packed",
             )
 
     def refuse(self, name: str, value: str, allowed: str) -> InvalidArgument:
-        return InvalidArgument(f"{self.prefix}.{name}", value, allowed)
+        return must_be(f"{self.prefix}.{name}", value, allowed)
 
 
 def _on_gpu(place: torch.device) -> bool:
@@ -230,7 +230,7 @@ def _create_grouped(method: TilewrightLinearMethod, scheme: Scheme, shard: _Shar
     kind, k, n = scheme.kind, shard.k, shard.n
     group = shard.full if scheme.group == -1 else scheme.group
     if shard.full % group:
-        raise InvalidArgument(f"{method.prefix}: group_size", str(group), f"a divisor of input_size = {shard.full}")
+        raise must_be(f"{method.prefix}: group_size", group, f"a divisor of input_size={shard.full}")
     whole = _scales_are_whole(scheme, shard)
     groups = (shard.full if whole else k) // group
     factor = Fraction(32, scheme.bits)  # codes to an int32
@@ -315,7 +315,7 @@ def _read_grouped(method: TilewrightLinearMethod, given: dict[str, Tensor]) -> R
             raise Unsupported(
                 f"{method.prefix}: group_size",
                 f"{group}, which tensor parallelism cuts into pieces of {piece}",
-                "pieces of a multiple of 32 columns" + (", or desc_act=false" if scheme.ordered else ""),
+                "must have pieces of a multiple of 32 columns" + (", or desc_act=false" if scheme.ordered else ""),
             )
         group, axis = piece, 1 if scheme.kind == "compressed_tensors" else 0
         grouped = {name: tensor.index_select(axis, which).contiguous() for name, tensor in grouped.items()}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..torch.checkpoints import scheme_of
 
 METHOD = "tilewright"
@@ -37,15 +37,15 @@ class Scheme(NamedTuple):
 def _integer(config: Mapping[str, Any], *names: str) -> int:
     found = next((config[name] for name in names if name in config), None)
     if isinstance(found, bool) or not isinstance(found, int):
-        raise InvalidArgument(names[0], repr(found), "an integer")
+        raise must_be(names[0], repr(found), "an integer")
     return found
 
 
 def _grouped(kind: str, bits: int, group: int, widths: Sequence[int], **more: Any) -> Scheme:
     if bits not in widths:
-        raise Unsupported("bits", str(bits), f"one of {', '.join(map(str, widths))}, of {kind}")
+        raise Unsupported("bits", str(bits), f"must be one of {', '.join(map(str, widths))}, of {kind}")
     if group != -1 and (group <= 0 or group % 32):
-        raise Unsupported("group_size", str(group), "-1, or a multiple of 32")
+        raise Unsupported("group_size", str(group), "must be -1, or a multiple of 32")
     return Scheme(kind, bits, group, **more)
 
 
@@ -84,7 +84,7 @@ def _awq(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
 def _compressed(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
-        raise InvalidArgument("config_groups", repr(groups), "groups with targets and weights")
+        raise InvalidArgument("config_groups", repr(groups), "must have groups with targets and weights")
     schemes = [
         (each.get("targets") or [], _compressed_group(each, str(each.get("format") or config.get("format"))))
         for each in groups.values()
@@ -113,7 +113,7 @@ def _compressed_group(group: Mapping[str, Any], format: str) -> Scheme:
     formats = ("float-quantized", "int-quantized", "naive-quantized")
     if format in formats and bits == 8 and wide is not None and strategy in ("channel", "tensor"):
         if not weights.get("symmetric", True):
-            raise Unsupported("symmetric", "false", "symmetric weights of 8 bits")
+            raise Unsupported("symmetric", "false", "must have symmetric weights of 8 bits")
         size = -1 if strategy == "channel" else 0
         return Scheme(
             "rows",
@@ -126,7 +126,8 @@ def _compressed_group(group: Mapping[str, Any], format: str) -> Scheme:
     raise Unsupported(
         "config_groups",
         f"format {format}, weights of {bits} bits, type {kind}, strategy {strategy}",
-        "pack-quantized int of 4 bits by group or channel, nvfp4-pack-quantized, or 8 bits by channel or tensor",
+        "must be pack-quantized int of 4 bits by group or channel, nvfp4-pack-quantized, or 8 bits by channel or "
+        "tensor",
     )
 
 
@@ -143,7 +144,7 @@ def _modelopt(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
     elif algorithm == "FP8":
         found = Scheme("rows", 8, 0, dtype=torch.float8_e4m3fn, activation="e4m3_row", inputs="input_scale")
     else:
-        raise Unsupported("quant_algo", algorithm, "NVFP4, W4A16_NVFP4 or FP8")
+        raise Unsupported("quant_algo", algorithm, "must be NVFP4, W4A16_NVFP4 or FP8")
     return lambda name: found
 
 
@@ -152,7 +153,7 @@ def _floats(config: Mapping[str, Any]) -> Callable[[str], Scheme | None]:
         raise Unsupported(
             "source",
             str(config["source"]),
-            "a checkpoint of floats or of another quantizer: those of tilewright.transformers have its own layout",
+            "must be a checkpoint of floats or another quantizer: those of tilewright.transformers have its own layout",
         )
     return lambda name: Scheme("float")
 
@@ -185,7 +186,7 @@ def _search(how: Any, pattern: str, name: str, field: str) -> bool:
     try:
         return how(pattern, name) is not None
     except re.error as error:
-        raise InvalidArgument(field, pattern, f"a regular expression: {error}") from None
+        raise must_be(field, pattern, f"a regular expression: {error}") from None
 
 
 def _globbed(name: str, names: Sequence[str]) -> bool:
