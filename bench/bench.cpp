@@ -128,7 +128,8 @@ int main(int argc, char** argv) {
         results[name] = regret(*device, settings);
       else
         throw Error(ErrorCode::invalid_argument, "what", name,
-                    "compile prewarm kernels quantize launch startup regret gemm conv sweep grouped cast_rows x_from "
+                    "must be one of compile prewarm kernels quantize launch startup regret gemm conv sweep grouped "
+                    "cast_rows x_from "
                     "gptq code cpu");
       std::fflush(stdout);
       write(out, environment(device ? &*device : nullptr, options), results);

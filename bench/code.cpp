@@ -239,7 +239,8 @@ class Hash {
 std::string fingerprint(const std::vector<std::byte>& image) {
   const auto read = [&]<class T>(std::size_t offset, T) {
     T value;
-    if (offset + sizeof(T) > image.size()) throw Error(ErrorCode::compile_failed, "cubin", "", "a whole ELF file");
+    if (offset + sizeof(T) > image.size())
+      throw Error(ErrorCode::compile_failed, "cubin", "", "must be a whole ELF file");
     std::memcpy(&value, image.data() + offset, sizeof(T));
     return value;
   };
@@ -313,7 +314,7 @@ Json code(const Settings& settings) {
   for (const Json& row : rows)
     if (row.contains("error"))
       throw Error(ErrorCode::compile_failed, "candidate", row["candidate"].get<std::string>(),
-                  fmt::format("{} failed; the first one: {}", failed.load(), row["error"].get<std::string>()));
+                  fmt::format("is one of {} that failed: {}", failed.load(), row["error"].get<std::string>()));
   std::vector<double> hopper;
   for (const Json& row : rows)
     if (row.contains("cpu_s") && row["family"].get<std::string>().rfind("wgmma", 0) == 0)

@@ -69,7 +69,7 @@ std::vector<T> read(const std::string& path, const char* dtype, std::int64_t& ro
   const Npy npy = Npy::open(path);
   if (npy.dtype() != dtype || npy.shape().size() != 2)
     throw Error(ErrorCode::invalid_argument, path, fmt::format("{} of {} dimensions", npy.dtype(), npy.shape().size()),
-                fmt::format("a matrix of {}", dtype));
+                fmt::format("must be a matrix of {}", dtype));
   rows = npy.shape()[0], cols = npy.shape()[1];
   std::vector<T> values(static_cast<std::size_t>(rows * cols));
   npy.read(0, std::as_writable_bytes(std::span(values)));
@@ -82,7 +82,7 @@ Layer from_files(const std::string& folder) {
   const std::vector<double> h = read<double>(folder + "/h.npy", "<f8", rows, cols);
   if (rows != layer.k || cols != layer.k)
     throw Error(ErrorCode::invalid_argument, folder + "/h.npy", fmt::format("{} x {}", rows, cols),
-                fmt::format("{0} x {0}, as w is wide", layer.k));
+                fmt::format("must be {0} x {0}, as w is wide", layer.k));
   layer.hessian.emplace(layer.k, kTokens, h, std::vector<double>(static_cast<std::size_t>(layer.k)));
   return layer;
 }

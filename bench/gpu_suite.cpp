@@ -55,13 +55,13 @@ class Findings {
     std::ifstream file(name);
     const Json earlier = Json::parse(file, nullptr, false);
     if (earlier.is_discarded() || !earlier.contains("environment") || !earlier["environment"].contains("groups"))
-      throw Error(ErrorCode::invalid_argument, "--resume", name, "a result of this program");
+      throw Error(ErrorCode::invalid_argument, "--resume", name, "must be a result of this program");
     for (const char* same : {"checks", "tree_hash", "device", "driver", "compiler"})
       if (earlier["environment"].value(same, "") != environment_.value(same, ""))
         throw Error(ErrorCode::invalid_argument, "--resume", earlier["environment"].value(same, ""),
-                    fmt::format("a result whose {} is {}", same, environment_.value(same, "")));
+                    fmt::format("must be a result whose {} is {}", same, environment_.value(same, "")));
     for (const std::string group : earlier["environment"]["groups"]) {
-      if (has(group)) throw Error(ErrorCode::invalid_argument, "--resume", group, "each group in one result");
+      if (has(group)) throw Error(ErrorCode::invalid_argument, "--resume", group, "must be in one result only");
       environment_["groups"].push_back(group);
     }
     for (const Json& row : earlier["results"]) rows_.push_back(row);
@@ -109,7 +109,7 @@ int run(const Request& request) {
   }
   const Json& env = findings.environment();
   if (env["groups"].empty())
-    throw Error(ErrorCode::invalid_argument, "--only", "", "groups, see the head of bench/gpu_suite.cpp");
+    throw Error(ErrorCode::invalid_argument, "--only", "", "must name groups; see the head of bench/gpu_suite.cpp");
   fmt::print("{} passed, {} failed, {} skipped on {} (driver {}, compiler {}, tree {})\n", findings.count("passed"),
              findings.count("failed"), findings.count("skipped"), device.name(), device.driver_version(),
              env["compiler"].get<std::string>(), env["tree_hash"].get<std::string>().substr(0, 12));

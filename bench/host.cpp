@@ -50,13 +50,13 @@ struct RawLaunch {
     symbol(make_current, "cuCtxSetCurrent");
     void* context = nullptr;
     if (!retain || retain(&context, 0) || make_current(context))
-      throw Error(ErrorCode::driver_failed, "cuCtxSetCurrent", "", "the primary context made current");
+      throw Error(ErrorCode::driver_failed, "cuCtxSetCurrent", "", "failed");
     symbol(load, "cuModuleLoadData");
     symbol(get, "cuModuleGetFunction");
     symbol(set, "cuFuncSetAttribute");
     symbol(launch, "cuLaunchKernelEx");
     if (!load || load(&module, binary.image.data()) || get(&function, module, binary.entry.c_str()))
-      throw Error(ErrorCode::driver_failed, "cuModuleLoadData", "", "a loaded module");
+      throw Error(ErrorCode::driver_failed, "cuModuleLoadData", "", "failed");
     if (binary.plan.shared_bytes > 48 * 1024) set(function, 8, static_cast<int>(binary.plan.shared_bytes));
   }
 };
@@ -108,7 +108,7 @@ Json launch_costs(const Device& device) {
     start = Clock::now();
     for (int i = 0; i < kBatch; ++i)
       if (raw.launch(&config, raw.function, parameters, nullptr))
-        throw Error(ErrorCode::driver_failed, "cuLaunchKernelEx", "", "success");
+        throw Error(ErrorCode::driver_failed, "cuLaunchKernelEx", "", "failed");
     theirs.push_back(ns_since(start) / kBatch);
     stream.synchronize();
   }
@@ -165,7 +165,7 @@ Start start_child(const Settings& settings, const char* step, const std::string&
   Start s;
   FILE* child = popen(fmt::format("'{}' --child {} --cache '{}/cache.db'", settings.self, step, dir).c_str(), "r");
   if (!child || std::fscanf(child, "%lf %ld %ld", &s.ms, &s.compiled, &s.hits) != 3)
-    throw Error(ErrorCode::io, "child", settings.self, "a process that reports");
+    throw Error(ErrorCode::io, "child", settings.self, "must report");
   pclose(child);
   return s;
 }

@@ -44,7 +44,7 @@ void write(const std::string& path, const Json& environment, const Json& results
   if (path.empty()) return;
   std::ofstream file(path);
   file << Json{{"environment", environment}, {"results", results}}.dump(1) << "\n";
-  if (!file) throw Error(ErrorCode::io, "out", path, "a writable file");
+  if (!file) throw Error(ErrorCode::io, "out", path, "must be a writable file");
 }
 
 std::string Table::text() const {

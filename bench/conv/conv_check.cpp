@@ -19,13 +19,13 @@ void check_plain(const Conv& conv) {
   const auto refuse = [](const char* field, const char* allowed) {
     throw Error(ErrorCode::unsupported, field, "", allowed);
   };
-  if (conv.act != Activation::none) refuse("act", "none in a benchmark's convolution");
+  if (conv.act != Activation::none) refuse("act", "must be none in a benchmark's convolution");
   if (conv.alpha != 1 || conv.beta != 1 || conv.y_scale != 1)
-    refuse("alpha, beta, y_scale", "1 in a benchmark's convolution");
-  if (conv.cache && conv.x.info().streams.size() > 1) refuse("cache", "0 where x has scales, in a benchmark");
+    refuse("alpha, beta, y_scale", "must be 1 in a benchmark's convolution");
+  if (conv.cache && conv.x.info().streams.size() > 1) refuse("cache", "must be 0 where x has scales, in a benchmark");
   for (int i = 0; i < conv.pad_mode.rank; ++i)
     if (conv.pad_mode.at[static_cast<std::size_t>(i)] != PadMode::zero)
-      refuse("pad_mode", "zero in a benchmark's convolution");
+      refuse("pad_mode", "must be zero in a benchmark's convolution");
 }
 
 // A matrix of the task with the bytes that its launches see, in its format's own order.

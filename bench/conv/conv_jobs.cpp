@@ -164,7 +164,7 @@ std::vector<const Layer*> layers_of(const std::string& text) {
     if (chosen.size() > before) continue;
     std::string known = "judged, all";
     for (const Layer& l : kLayers) known += fmt::format(", {}", l.name);
-    throw Error(ErrorCode::invalid_argument, "layers", name, known);
+    throw Error(ErrorCode::invalid_argument, "layers", name, "must be one of " + known);
   }
   return chosen;
 }
@@ -232,7 +232,7 @@ std::vector<int> percents_of(const std::string& text) {
     int percent = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), percent);
     if (error != std::errc() || end != part.data() + part.size() || percent < 1 || percent > 1000)
-      throw Error(ErrorCode::invalid_argument, "sizes", part, "percentages by commas, 1 to 1000");
+      throw Error(ErrorCode::invalid_argument, "sizes", part, "must be percentages by commas, 1 to 1000");
     percents.push_back(percent);
   }
   return percents;
@@ -315,7 +315,7 @@ std::vector<ConvJob> conv_jobs(const Settings& settings) {
   if (jobs.empty()) {
     std::string known;
     for (const Row& row : kRows) known += fmt::format("{}{}", known.empty() ? "" : " | ", row.label);
-    throw Error(ErrorCode::invalid_argument, "rows", settings.rows, known);
+    throw Error(ErrorCode::invalid_argument, "rows", settings.rows, "must be one of " + known);
   }
   return jobs;
 }

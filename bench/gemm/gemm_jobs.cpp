@@ -119,7 +119,8 @@ std::int64_t number(const char* field, const std::string& text) {
     value = std::stoll(text, &end);
   } catch (const std::exception&) {
   }
-  if (value < 1 || end != text.size()) throw Error(ErrorCode::invalid_argument, field, text, "a positive number");
+  if (value < 1 || end != text.size())
+    throw Error(ErrorCode::invalid_argument, field, text, "must be a positive number");
   return value;
 }
 
@@ -130,7 +131,7 @@ std::vector<Shape> shapes_of(const std::string& text) {
   std::vector<Shape> shapes;
   for (const std::string& part : split(text, ';')) {
     const std::vector<std::string> both = split(part, part.find('x') == part.npos ? ',' : 'x');
-    if (both.size() != 2) throw Error(ErrorCode::invalid_argument, "shapes", part, "N,K;N,K;... or 'judged'");
+    if (both.size() != 2) throw Error(ErrorCode::invalid_argument, "shapes", part, "must be N,K;N,K;... or 'judged'");
     shapes.push_back({number("shapes", both[0]), number("shapes", both[1])});
   }
   return shapes;

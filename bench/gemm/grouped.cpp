@@ -105,7 +105,7 @@ class GroupedBench {
         std::make_unique<Rival>(*library_, *cuda_, device_, engine_, formats.rival, m, shape.n, shape.k, kColdBytes);
     for (RivalTime& t : p.rival->times())
       if (const double us = t.replay.time(); !p.launch || us < p.us) p.launch = t.launch, p.us = us;
-    if (!p.launch) throw Error(ErrorCode::unsupported, "rival", formats.rival, "a variant that cuBLASLt has");
+    if (!p.launch) throw Error(ErrorCode::unsupported, "rival", formats.rival, "must be a variant that cuBLASLt has");
     return p;
   }
 

@@ -42,7 +42,7 @@ std::vector<Contender> offered(const Problem& problem, const Arch& arch, std::sp
 
 std::vector<Contender> listed(const std::string& path, std::int64_t most_rows) {
   std::ifstream in(path);
-  if (!in) throw Error(ErrorCode::io, "list", path, "a file of candidates, one a line");
+  if (!in) throw Error(ErrorCode::io, "list", path, "must be a file of candidates, one a line");
   std::vector<Contender> all;
   for (std::string line; std::getline(in, line);)
     if (!line.empty()) all.push_back({Candidate::parse(line), {}, most_rows});
@@ -54,7 +54,7 @@ Json times(const Device& device, const Settings& settings, const std::string& te
   options.cache = settings.cache.empty() ? ":memory:" : settings.cache;
   Engine engine(options);
   const std::vector<std::int64_t> ms = numbers_of("m", settings.ms);
-  if (ms.empty()) throw Error(ErrorCode::invalid_argument, "m", "", "numbers of tokens: --m 64,200,1024");
+  if (ms.empty()) throw Error(ErrorCode::invalid_argument, "m", "", "must be numbers of tokens: --m 64,200,1024");
   const Problem problem = Problem::parse(text).with_rows(ms.back());
   std::vector<Contender> all =
       settings.list.empty() ? offered(problem, device.arch(), ms) : listed(settings.list, ms.back());

@@ -82,7 +82,8 @@ std::vector<Variant> variants(std::string_view what) {
   } else if (what == "int8+int8") {
     v = {{"int8 to int8", kI8, kI8, kCompute32I, kF32, false, false, false}};
   } else {
-    throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "bf16 fp16 fp8 fp8+rows int8 int8+int8");
+    throw Error(ErrorCode::invalid_argument, "rival", std::string(what),
+                "must be one of bf16 fp16 fp8 fp8+rows int8 int8+int8");
   }
   return v;
 }
@@ -265,8 +266,8 @@ struct Rival::Plan {
   Plan& operator=(const Plan&) = delete;
 
   static void must(int status, const char* call) {
-    if (status == kNotSupported) throw Error(ErrorCode::unsupported, call, "", "not supported");
-    if (status != kSuccess) throw Error(ErrorCode::unsupported, call, fmt::format("status {}", status), "success");
+    if (status == kNotSupported) throw Error(ErrorCode::unsupported, call, "", "is not supported");
+    if (status != kSuccess) throw Error(ErrorCode::unsupported, call, fmt::format("status {}", status), "failed");
   }
   template <class T>
   void set(int attribute, T value) {
@@ -410,7 +411,7 @@ Rival::Rival(const CublasLt& library, const Cuda& cuda, const Device& device, co
         }
         const auto launch = [&cuda, &rotation, &algorithm, from = plan.get()](int i) {
           if (const int status = from->launch(algorithm, i % rotation.copies(), cuda.stream()))
-            throw Error(ErrorCode::driver_failed, "cublasLtMatmul", fmt::format("status {}", status), "success");
+            throw Error(ErrorCode::driver_failed, "cublasLtMatmul", fmt::format("status {}", status), "failed");
         };
         Replay replay(cuda, rotation.launches(once), launch);
         const double us = replay.time();

@@ -28,11 +28,11 @@ template <class... A>
 struct Function {
   Function(void* library, const char* symbol)
       : name(symbol), call(reinterpret_cast<int (*)(A...)>(dlsym(library, symbol))) {
-    if (!call) throw Error(ErrorCode::library_missing, "libcuda", symbol, "the driver has no such function");
+    if (!call) throw Error(ErrorCode::library_missing, "libcuda", symbol, "is not a function of the driver");
   }
   void operator()(A... arguments) const {
     if (const int result = call(arguments...))
-      throw Error(ErrorCode::driver_failed, name, fmt::format("CUDA error {}", result), "success");
+      throw Error(ErrorCode::driver_failed, name, fmt::format("CUDA error {}", result), "failed");
   }
   const char* name;
   int (*call)(A...);
@@ -153,7 +153,7 @@ Replay::Replay(const Cuda& cuda, int launches, const std::function<void(int)>& l
   driver.capture_end(cuda.stream(), &graph_);
   if (const int result = driver.instantiate.call(&exec_, graph_, 0ull)) {
     driver.graph_destroy.call(graph_);
-    throw Error(ErrorCode::driver_failed, driver.instantiate.name, fmt::format("CUDA error {}", result), "success");
+    throw Error(ErrorCode::driver_failed, driver.instantiate.name, fmt::format("CUDA error {}", result), "failed");
   }
   driver.graph_launch(exec_, cuda.stream());  // uploads the graph
   driver.synchronize();
@@ -236,7 +236,7 @@ Rotation::Rotation(const Cuda& cuda, const Device& device, std::span<const Piece
   const double wanted = std::floor(cold_bytes / static_cast<double>(std::max<std::size_t>(1, weight_bytes))) + 2;
   const double room = std::floor((kFreeShare * static_cast<double>(cuda.free_bytes()) - static_cast<double>(scratch)) /
                                  static_cast<double>(stride_));
-  if (room < 2) throw Error(ErrorCode::too_large, "buffers", fmt::format("{} bytes", stride_), "twice that must fit");
+  if (room < 2) throw Error(ErrorCode::too_large, "buffers", fmt::format("{} bytes", stride_), "must fit twice");
   copies_ = static_cast<int>(std::min({wanted, double(kMostCopies), room}));
   arena_ = Memory(device, stride_ * static_cast<std::size_t>(copies_) + scratch);
   if (scratch) arena_.upload(std::vector<std::byte>(scratch), stride_ * static_cast<std::size_t>(copies_));

@@ -85,7 +85,7 @@ struct Cudnn::Impl : RivalLibrary {
     return text;
   }
   void must(int status, const char* call) const {
-    if (status != cudnn::kSuccess) throw Error(ErrorCode::unsupported, call, reason(status), "success");
+    if (status != cudnn::kSuccess) throw Error(ErrorCode::unsupported, call, reason(status), "failed");
   }
 
   cudnn::Handle handle = nullptr;

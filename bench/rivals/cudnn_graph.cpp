@@ -84,7 +84,7 @@ std::vector<std::vector<Variant>> variants(std::string_view what) {
              {"fp8 fast, scaled to e4m3", kTypeE4M3, kTypeE4M3, kFastFloatForFp8, 0.2, true},
              {"fp8 fast to f32", kTypeE4M3, kTypeF32, kFastFloatForFp8, 0.15}}};
   if (what == "int8") return {{{"int8 to int32", kTypeI8, kTypeI32, kI32}}, {{"int8 to int8", kTypeI8, kTypeI8, kI32}}};
-  throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "bf16 fp16 tf32 fp8 int8");
+  throw Error(ErrorCode::invalid_argument, "rival", std::string(what), "must be one of bf16 fp16 tf32 fp8 int8");
 }
 
 std::string name_of(const Descriptor& config) {
@@ -192,7 +192,7 @@ Descriptor Graph::plan_of(const Descriptor& config) const {
   plan.finalize("the plan");
   if (const std::int64_t bytes = plan.number(kPlanWorkspace); bytes > static_cast<std::int64_t>(kWorkspaceBytes))
     throw Error(ErrorCode::unsupported, "workspace", fmt::format("{} bytes", bytes),
-                fmt::format("at most {}", kWorkspaceBytes));
+                fmt::format("must be at most {}", kWorkspaceBytes));
   return plan;
 }
 

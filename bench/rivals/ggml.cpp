@@ -53,7 +53,7 @@ GgmlProduct::GgmlProduct(const std::string& program, const std::vector<std::stri
   int ends[2] = {-1, -1};
   // One socket is the program's input and output.
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw Error(ErrorCode::io, "ggml", program, "a program that can be talked to");
+    throw Error(ErrorCode::io, "ggml", program, "cannot be talked to");
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, ends[1], 0);
@@ -69,7 +69,7 @@ GgmlProduct::GgmlProduct(const std::string& program, const std::vector<std::stri
   talk_ = failed ? nullptr : ::fdopen(ends[0], "r");
   if (!talk_) {
     ::close(ends[0]);
-    throw Error(ErrorCode::io, "ggml", program, "a program that starts");
+    throw Error(ErrorCode::io, "ggml", program, "cannot be started");
   }
   if (const std::string said = line(); said.starts_with("ready ")) buffer_ = said.substr(6);
 }
@@ -102,9 +102,10 @@ std::vector<double> GgmlProduct::run(double seconds) {
 
 Ggml::Ggml(const std::string& source, const Arch& target) {
   if (!fs::exists(fs::path(source) / "include" / "ggml-cpu.h"))
-    throw Error(ErrorCode::invalid_argument, "--ggml", source, "a source folder of ggml: one with include/ggml-cpu.h");
+    throw Error(ErrorCode::invalid_argument, "--ggml", source,
+                "must be a source folder of ggml: one with include/ggml-cpu.h");
   std::string name = (fs::temp_directory_path() / "tilewright_ggml_XXXXXX").string();
-  if (!::mkdtemp(name.data())) throw Error(ErrorCode::io, "--ggml", name, "a folder that can be made");
+  if (!::mkdtemp(name.data())) throw Error(ErrorCode::io, "--ggml", name, "cannot be created");
   folder_ = name;
   try {
     build(fs::absolute(source).string(), ggml_options(target));
@@ -136,7 +137,7 @@ void Ggml::build(const std::string& source, const std::string& options) const {
   text << file.rdbuf();
   const std::string all = text.str();
   throw Error(ErrorCode::invalid_argument, "--ggml", source,
-              fmt::format("a source folder that cmake builds:\n{}",
+              fmt::format("must be a source folder that cmake builds:\n{}",
                           all.substr(all.size() - std::min<std::size_t>(all.size(), 2000))));
 }
 

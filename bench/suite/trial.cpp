@@ -161,7 +161,8 @@ void Trial::consult(std::int64_t rows, bool numbers) {
   out.download(std::as_writable_bytes(std::span(bounds_)), cells * 4);
   for (std::size_t i = 0; numbers && i < cells; ++i)
     if (!std::isfinite(values_[i]) || !std::isfinite(bounds_[i]))
-      throw Error(ErrorCode::invalid_argument, "oracle", fmt::format("{} +- {}", values_[i], bounds_[i]), "a number");
+      throw Error(ErrorCode::invalid_argument, "oracle", fmt::format("{} +- {}", values_[i], bounds_[i]),
+                  "must be a number");
 }
 
 std::string Trial::judge(const Kernel& kernel, std::int64_t m, std::int64_t pad_x, std::int64_t pad_y, bool twice,
@@ -233,7 +234,7 @@ std::string Trial::unchanged() {
 std::size_t Trial::index(std::string_view name) const {
   for (std::size_t i = 0; i < task_.buffers.size(); ++i)
     if (task_.buffers[i].name == name) return i;
-  throw Error(ErrorCode::invalid_argument, "buffer", std::string(name), "one of the task's");
+  throw Error(ErrorCode::invalid_argument, "buffer", std::string(name), "must be one of the task's");
 }
 
 Memory Trial::pad(int stream, std::int64_t m, std::int64_t by) {

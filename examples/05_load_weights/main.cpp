@@ -29,14 +29,15 @@ Weight load(const File& file, const std::string& name) {
                 static_cast<long long>(t.cols()), t.format.empty() ? "-" : std::string(t.format).c_str());
     if (!chosen && !t.format.empty() && t.rows() > 1) chosen = &t;
   }
-  if (!chosen) throw Error(ErrorCode::invalid_argument, "file", "", "it has no matrix in a format of Tilewright's");
+  if (!chosen) throw Error(ErrorCode::invalid_argument, "file", "", "has no matrix in a format of Tilewright");
   return {chosen->name, std::string(chosen->format), chosen->rows(), chosen->cols(), file.read(*chosen)};
 }
 
 void run(const std::string& path, const std::string& name) {
   const bool gguf = std::string_view(path).ends_with(".gguf");
   const Weight w = gguf ? load(Gguf::open(path), name) : load(Safetensors::open(path), name);
-  if (w.format.empty()) throw Error(ErrorCode::unsupported, "tensor", w.name, "its type has no format of Tilewright's");
+  if (w.format.empty())
+    throw Error(ErrorCode::unsupported, "tensor", w.name, "has a type that is no format of Tilewright");
   const Format format = Format::parse(w.format);
 
   std::vector<float> values(static_cast<std::size_t>(w.rows * w.cols));
