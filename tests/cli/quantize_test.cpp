@@ -60,7 +60,7 @@ TEST_CASE("cli: quantize names what is wrong") {
   refused(model + "--format q4_0 --packing gptq " + out("q.gguf"), 1, "packing");
   refused(model + "--format q4_0 --only nothing " + out("q.gguf"), 1, "only");
   refused(model + "--format q4_0 --resume " + out("q.gguf"), 1, "resume");
-  refused(model + "--format int8_row " + out("q.safetensors"), 1, "safetensors has");  // its q4_0 tensors
+  refused(model + "--format int8_row " + out("q.safetensors"), 1, "is not a type of safetensors");  // its q4_0 tensors
   refused("quantize README.md --format q4_0 " + out("q.gguf"), 1, "header");
   refused("quantize /nonexistent.safetensors --format q4_0 " + out("q.gguf"), 1, "/nonexistent");
   refused(model + "--format q4_0 --only 'blk.0.*.f16' --out /nonexistent/q.gguf", 1, "/nonexistent/q.gguf.part");

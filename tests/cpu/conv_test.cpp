@@ -306,8 +306,8 @@ TEST_CASE("depthwise convolutions have a kernel of their own, with the bits of t
   const auto why = [&](const char* rest) {
     return depthwise.why_not(Problem::parse(fmt::format("conv x=f32 w=f32 y=f32 n=1 in=9x9 {}", rest)), host_arch());
   };
-  CHECK(why("c=32 k=32 kernel=3").find("not a depthwise") == 0);
-  CHECK(why("c=32 k=64 groups=32 kernel=3").find("not a depthwise") == 0);
+  CHECK(why("c=32 k=32 kernel=3").find("the problem is not a depthwise") == 0);
+  CHECK(why("c=32 k=64 groups=32 kernel=3").find("the problem is not a depthwise") == 0);
   CHECK(why("c=24 k=24 groups=24 kernel=3") == "c must be a multiple of 16 (got 24)");
   CHECK(why("c=32 k=32 groups=32 kernel=3 x_layout=ncdhw").find("x_layout") == 0);
   CHECK(why("c=32 k=32 groups=32 kernel=3 cache=1") == "cache");

@@ -35,8 +35,8 @@ TEST_CASE("gemv: x may come as floats, which the kernel quantizes", "[gemv]") {
     for (const std::int64_t m : {1, 8, 64}) {
       const Problem p = problem.with_rows(m);
       CHECK(family("gemm", "gemv").why_not(p, target).empty());
-      CHECK(family("gemm", "mma").why_not(p, target).find("x comes as f16") == 0);
-      if (target.wgmma) CHECK(family("gemm", "wgmma").why_not(p, target).find("x comes as f16") == 0);
+      CHECK(family("gemm", "mma").why_not(p, target).find("x_from=f16 is not supported") == 0);
+      if (target.wgmma) CHECK(family("gemm", "wgmma").why_not(p, target).find("x_from=f16 is not supported") == 0);
       const std::vector<Candidate> all = family("gemm", "gemv").candidates(p, target);
       REQUIRE_FALSE(all.empty());
       const Source source = family("gemm", "gemv").source(p, target, all.front());
@@ -70,5 +70,5 @@ TEST_CASE("gemv: floats that are to be rounded first are for CPUs", "[gemv]") {
   const Problem problem = Problem::parse("gemm x=bf16 w=bf16 y=f32 m=1 n=256 k=1024 x_from=f32");
   for (const char* name : {"gemv", "mma", "wgmma", "wgmma_codes"})
     CHECK(family("gemm", name).why_not(problem, arch("sm_90a")) ==
-          "x comes as f32, and kernels of this family do not quantize");
+          "x_from=f32 is not supported: kernels of this family do not quantize");
 }

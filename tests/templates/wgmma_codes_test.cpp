@@ -93,8 +93,8 @@ TEST_CASE("wgmma: floats that the kernel quantizes, by tiles of codes", "[codes]
   }
   CHECK(wgmma.why_not(of("m=1 k=4224"), hopper()) == "k must be a multiple of 256 with x_from (got 4224)");
   CHECK(wgmma.why_not(Problem::parse("gemm x=q8_1 w=q4_0 y=f32 x_from=f16 m=1 n=4096 k=4096"), hopper())
-            .find("x comes as f16") == 0);
-  CHECK(family("gemm", "wgmma_codes").why_not(of("m=200 k=4096"), hopper()).find("x comes as f16") == 0);
+            .find("x_from=f16 is not supported") == 0);
+  CHECK(family("gemm", "wgmma_codes").why_not(of("m=200 k=4096"), hopper()).find("x_from=f16 is not supported") == 0);
 }
 
 TEST_CASE("wgmma_codes: every m has candidates that fit", "[codes]") {

@@ -93,7 +93,8 @@ std::string no_sums_of_group(const Gemm& g) {
 }
 
 std::string x_comes_as_floats(const Gemm& g) {
-  return g.x_from ? fmt::format("x comes as {}, and kernels of this family do not quantize", g.x_from->name()) : "";
+  return g.x_from ? fmt::format("x_from={} is not supported: kernels of this family do not quantize", g.x_from->name())
+                  : "";
 }
 
 bool quantizes_rows(const Gemm& g) { return g.x_from && fast_path(g.x).row_bytes > 0; }
