@@ -4,6 +4,7 @@
 // once.
 #pragma once
 #include "backends/cuda/runs.cuh"
+#include "formats/shared/format.cuh"
 #include "operations/cast/params.cuh"
 
 namespace tw::cast {

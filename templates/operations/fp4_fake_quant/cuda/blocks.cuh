@@ -4,6 +4,7 @@
 // single elements. A thread writes what it read itself, so y may be x.
 #pragma once
 #include "backends/cuda/runs.cuh"
+#include "formats/shared/format.cuh"
 #include "operations/fp4_fake_quant/cuda/fp4_fake_block.cuh"
 #include "operations/fp4_fake_quant/cuda/plan.cuh"
 #include "operations/fp4_fake_quant/params.cuh"

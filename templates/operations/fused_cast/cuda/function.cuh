@@ -3,6 +3,7 @@
 // what the norm needs all of a row for, finish() behind it.
 #pragma once
 #include "backends/cuda/runs.cuh"
+#include "formats/shared/format.cuh"
 #include "operations/fused_cast/cuda/plan.cuh"
 #include "operations/fused_cast/params.cuh"
 

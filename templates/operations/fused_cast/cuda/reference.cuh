@@ -2,6 +2,7 @@
 // One thread for each row, in double precision, and by the formats' scalar codecs. Slow and plain; any pair of formats.
 #pragma once
 #include "backends/cuda/runs.cuh"
+#include "formats/shared/format.cuh"
 #include "operations/fused_cast/cuda/plan.cuh"
 #include "operations/fused_cast/params.cuh"
 

@@ -7,6 +7,7 @@
 #include "backends/cuda/numeric.cuh"
 #include "backends/cuda/runs.cuh"
 #include "backends/cuda/sm90.cuh"
+#include "formats/shared/format.cuh"
 #include "operations/conv/params.cuh"
 #include "operations/fp4_fake_quant/cuda/fp4_fake_block.cuh"
 
