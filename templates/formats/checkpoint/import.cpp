@@ -12,7 +12,6 @@
 #include <string>
 
 #include "backends/cuda/numeric.cuh"
-#include "core/numeric.cuh"
 #include "support/must_be.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/checkpoint/layout.h"

@@ -10,9 +10,7 @@
 
 #include "format_includes.inc"
 #include "operations/pack/cuda/tiles.cuh"
-#include "pack/tiles.cuh"
 #include "support/must_be.h"
-#include "templates/backends/cpu/panels.h"
 #include "templates/common/exact_floats.h"
 #include "templates/formats/shared/fast_path.h"
 #include "templates/operations/gemm/cpu/panels.h"

@@ -14,7 +14,6 @@
 #include "templates/common/describe.h"
 #include "templates/common/operation_of.h"
 #include "templates/formats/shared/fast_path.h"
-#include "templates/operations/gemm/cpu/gemm.h"
 #include "templates/operations/gemm/gemm.h"
 #include "templates/operations/gemm/matrix.h"
 #include "templates/operations/pack/cpu/pack.h"
