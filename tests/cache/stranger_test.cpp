@@ -181,7 +181,13 @@ TEST_CASE("a log that SQLite would ignore is not copied, and none of gigabytes i
   CHECK(report.added == other.import_from(path).added);
   write_file(log, std::string("\x37\x7f\x06\x82", 4));
   REQUIRE(truncate(log.c_str(), off_t{100} << 30) == 0);
-  CHECK_THROWS_WITH(store.import_from(path), Catch::Matchers::Contains("write-ahead log has 107374182400 bytes"));
+  std::string refusal;
+  try {
+    store.import_from(path);
+  } catch (const Error& error) {
+    refusal = error.what();
+  }
+  CHECK(refusal.find("write-ahead log has 107374182400 bytes") != refusal.npos);
 }
 
 TEST_CASE("a cache of one's own is not opened with a stranger's side files") {
