@@ -97,10 +97,10 @@ Python artist(const char* option) {
     if (output_of(python, {"-c", "import matplotlib, tilewright.plot"}, "", true)) return python;
     tried += (tried.empty() ? "" : ", ") + python.program;
   }
-  throw Error(ErrorCode::library_missing, option, tried,
-              "cannot draw: no Python with matplotlib and the package tilewright. Run pip install 'tilewright[plots]', "
-              "or set TILEWRIGHT_PYTHON to such a Python; --json and files that end in .json give the data and need "
-              "neither");
+  throw Error(ErrorCode::library_missing, option, "",
+              "needs a Python with matplotlib and the package tilewright, and has none (tried " + tried +
+                  "). Run pip install 'tilewright[plots]', or set TILEWRIGHT_PYTHON to such a Python; --json and files "
+                  "that end in .json give the data and need neither");
 }
 
 std::string drawn(const char* option, const Json& data, const char* format) {
@@ -108,8 +108,9 @@ std::string drawn(const char* option, const Json& data, const char* format) {
   const std::string text = data.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (auto picture = output_of(python, {"-m", "tilewright.plot", "-", "--format", format}, text, false))
     return *std::move(picture);
-  throw Error(ErrorCode::library_missing, option, python.program,
-              "failed to draw, as it says above; --json and files that end in .json give the data, without Python");
+  throw Error(ErrorCode::library_missing, option, "",
+              "was not drawn: " + python.program +
+                  " failed, as it says above; --json and files that end in .json give the data, without Python");
 }
 
 bool is_data(const std::string& path) { return path.ends_with(".json"); }

@@ -23,7 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 from . import checkpoints, codec
-from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported
+from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported, must_be
 from .torch import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d, QuantizedLinear, QuantizedWeight
 from .torch.checkpoints import check_rule, group_weight, q8_0_weight, row_weight
 

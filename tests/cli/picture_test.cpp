@@ -58,6 +58,6 @@ TEST_CASE("cli: a Python that fails leaves the file alone and is named") {
   const Ran ran = tool(kBench + "--svg '" + file + "'", program("broken", "[ $1 = -c ] || { echo no >&2; exit 1; }\n"));
   CHECK(ran.code == 4);
   CHECK(ran.err.find("no\n") != std::string::npos);
-  CHECK(ran.err.find("broken: failed to draw") != std::string::npos);
+  CHECK(ran.err.find("broken failed, as it says above") != std::string::npos);
   CHECK(slurp(file) == "before");
 }

@@ -306,15 +306,15 @@ def test_nvfp4_that_does_not_fit():
         ({"s": fp8_tensor("s", nan)}, "must be from 0 to 448 .got negative numbers or NaNs"),
         ({"s": fp8_tensor("s", negative)}, "negative numbers or NaNs"),
         ({"s": fp8_tensor("s", scales[:, :8].copy())}, "must have blocks of 16 of 256 elements .got shape .24, 8"),
-        ({"s": scales.view(np.int8)}, "other scales: DequantizeLinear of an initializer of FLOAT8E4M3FN"),
-        ({"g": np.float32(-1)}, "-1.0: a positive finite number"),
-        ({"g": np.float32(np.nan)}, "nan: a positive finite number"),
-        ({"g": np.ones(24, np.float32)}, "24 elements: 1"),
+        ({"s": scales.view(np.int8)}, "must be DequantizeLinear of an initializer of FLOAT8E4M3FN .*other scales"),
+        ({"g": np.float32(-1)}, "must be a positive finite number .*-1.0"),
+        ({"g": np.float32(np.nan)}, "must be a positive finite number .*nan"),
+        ({"g": np.ones(24, np.float32)}, "must have 1 .got 24 elements"),
         ({"w": fp4_tensor("w", codes.reshape(-1))}, "FLOAT4E2M1 of shape .6144,."),
     ):
         with pytest.raises(tw.TilewrightError, match=message):
             list(tonnx.load_quantized(fp4_model(**changes)[0]))
-    with pytest.raises(tw.Unsupported, match="axis 0, block_size 16: a matrix in blocks of 16 along the reduction"):
+    with pytest.raises(tw.Unsupported, match="must be a matrix in blocks of 16 along the reduction .*axis 0, block_size 16"):
         list(tonnx.load_quantized(fp4_model(axis=0)[0]))
     with pytest.raises(tw.Unsupported, match="axis -1"):  # in blocks along n
         list(tonnx.load_quantized(fp4_model(kind="[k, n]")[0]))

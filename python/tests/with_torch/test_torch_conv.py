@@ -537,9 +537,9 @@ def test_launches(launches, case, dtype, last):  # noqa: F811
     wrong = {
         "x must .*got shape": (x[:, 1:], weight, bias, amax, text),
         "weight must .*got 0 tensors": (x, [], bias, amax, text),
-        "weight .data. = .*bytes": (x, [weight[0][1:], *weight[1:]], bias, amax, text),
-        "bias = ": (x, weight, None if bias is not None else torch.zeros(8), amax, text),
-        "amax = ": (x, weight, bias, None if amax is not None else torch.zeros(1), text),
+        "weight .data. must be .*bytes": (x, [weight[0][1:], *weight[1:]], bias, amax, text),
+        "bias must ": (x, weight, None if bias is not None else torch.zeros(8), amax, text),
+        "amax must ": (x, weight, bias, None if amax is not None else torch.zeros(1), text),
     }
     for message, arguments_ in wrong.items():
         with pytest.raises(tw.InvalidArgument, match=message):

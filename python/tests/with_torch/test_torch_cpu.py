@@ -86,7 +86,7 @@ def test_activations(kernels, act):
         (None, "q4_0", 48, "x exact"),
         ("q8_1", "nf4", 48, "no panels"),
         ("q8_1", "q4_0", 40, "a multiple of 16"),
-        ("mxfp8", "q4_0", 48, "no kernel makes x=mxfp8"),
+        ("mxfp8", "q4_0", 48, "not supported for x=mxfp8"),
     ),
 )
 def test_a_layer_without_kernels_is_decoded_once_and_says_why(kernels, monkeypatch, activation, weight, n, why):

@@ -83,9 +83,7 @@ class TilewrightConfig(QuantizationConfig):  # type: ignore[misc]
         if experts or head:
             if scheme.kind == "float" or (head and self.method in ("gptq", "awq")):  # these have lm_head
                 return None
-            raise Unsupported(
-                prefix, f"a quantized {type(layer).__name__}", "is not supported: only linear layers can be quantized"
-            )
+            raise Unsupported(prefix, f"a quantized {type(layer).__name__}", "must be a linear layer")
         return TilewrightLinearMethod(prefix, scheme, options)
 
     def _of(self, prefix: str) -> tuple[Scheme | None, dict[str, Any]]:

@@ -23,7 +23,7 @@ from vllm.model_executor.parameter import (
     RowvLLMParameter,
 )
 
-from .._errors import InvalidArgument, Unsupported
+from .._errors import InvalidArgument, Unsupported, must_be
 from ..torch import QuantizedLinear, QuantizedWeight
 from ..torch.checkpoints import import_groups, row_weight
 from .schemes import Scheme
