@@ -21,11 +21,13 @@ struct Seen {
 void note(const FakeLaunch* launch, void* user) {
   auto& seen = *static_cast<Seen*>(user);
   const auto* pointers = static_cast<const void* const*>(launch->params[0]);
+  const std::size_t count = launch->param_bytes[0] / sizeof(void*);  // a gemm's; other operations have fewer
+  const auto pointer = [&](std::size_t i) { return i < count ? pointers[i] : nullptr; };
   ++seen.launches;
-  seen.x = pointers[0];
-  seen.w = pointers[3];
-  seen.scales = pointers[4];
-  seen.y = pointers[6];
+  seen.x = pointer(0);
+  seen.w = pointer(3);
+  seen.scales = pointer(4);
+  seen.y = pointer(6);
   seen.stream = launch->stream;
 }
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <mutex>
 #include <thread>
 
 #include "cpu_test.h"
@@ -59,7 +60,12 @@ std::vector<std::byte> computed(const Problem& problem, const Kernel& kernel) {
   }
   for (auto& b : bytes) pointers.push_back(b.data()), spans.emplace_back(b);
   kernel.launch(nullptr, task.arguments(pointers, problem.rows()), problem.rows(), problem.cols());
-  CHECK(problem.operation().check_on_host(problem, task, spans).wrong == "");
+  const std::string wrong = problem.operation().check_on_host(problem, task, spans).wrong;
+  {
+    static std::mutex mutex;  // Catch2 takes assertions of one thread at a time
+    const std::lock_guard lock(mutex);
+    CHECK(wrong == "");
+  }
   for (std::size_t i = 0; i < bytes.size(); ++i)
     if (task.buffers[i].output) return bytes[i];
   return {};
