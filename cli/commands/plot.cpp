@@ -55,8 +55,8 @@ std::vector<TimedRows> points_of(const Problem& problem, const Roofline& rooflin
 // Reads the times of a problem from what `tilewright_bench gemm --every-m` writes: its own kernels' and the rivals'.
 BenchTimes read_rivals(const std::string& file, const Problem& problem, const std::string& rows_name) {
   BenchTimes times;
-  const auto refuse = [&](const std::string& allowed) {
-    throw Error(ErrorCode::invalid_argument, "--rivals", file, allowed);
+  const auto refusal = [&](const std::string& allowed) {
+    return Error(ErrorCode::invalid_argument, "--rivals", file, allowed);
   };
   if (!std::filesystem::is_regular_file(file)) throw Error(ErrorCode::io, "--rivals", file, "does not exist");
   std::ifstream stream(file);
@@ -64,7 +64,7 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
   const std::string op(problem.op());
   if (json.is_discarded() || !json.is_object() || !json.contains("results") || !json["results"].is_object() ||
       !json["results"].contains(op) || !json["results"][op].is_array())
-    refuse(fmt::format("must be JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
+    throw refusal(fmt::format("must be JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
   std::string others;
   for (const Json& row : json["results"][op]) {
     if (!row.is_object() || !row.contains("problem") || !row["problem"].is_string()) continue;
@@ -74,7 +74,7 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
       continue;
     }
     if (!row.contains("points") || !row["points"].is_array())
-      refuse("must have a list \"points\" for " + theirs.text());
+      throw refusal("must have a list \"points\" for " + theirs.text());
     for (const Json& point : row["points"]) {
       const auto number = [&](const std::string& name) {
         if (!point.is_object() || !point.contains(name) || !point[name].is_number()) return 0.0;
@@ -82,7 +82,7 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
       };
       const double rows = number(rows_name), us = number("us"), rival_us = number("rival_us");
       if (!(rows >= 1 && us > 0))
-        refuse(fmt::format("must have points with positive numbers \"{}\" and \"us\"", rows_name));
+        throw refusal(fmt::format("must have points with positive numbers \"{}\" and \"us\"", rows_name));
       if (rows > kMostStepRows) continue;
       const auto name = [&](const char* field) {
         return point.contains(field) && point[field].is_string() ? point[field].get<std::string>() : field;
@@ -92,7 +92,7 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
     }
     return times;
   }
-  refuse("must have times of this problem; the file has " + (others.empty() ? "none of any" : others));
+  throw refusal("must have times of this problem; the file has " + (others.empty() ? "none of any" : others));
 }
 
 Json json_of(const std::vector<TimedRows>& points, const std::string& rows_name) {

@@ -2,7 +2,7 @@
 // Convolutions that are built in for every CPU from x86-64-v3 on, with those knobs that serve most problems well.
 #include "templates/operations/conv/cpu/native.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TILEWRIGHT_NO_BUILT_IN_KERNELS)
 #include "templates/backends/cpu/target_v3.h"
 // In a namespace of this file alone: what another compiles for less would be as good to the linker.
 #define TILEWRIGHT_CPU_KERNELS native_v3

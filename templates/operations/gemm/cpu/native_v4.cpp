@@ -3,7 +3,7 @@
 // problems well.
 #include "templates/operations/gemm/cpu/native.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(TILEWRIGHT_NO_BUILT_IN_KERNELS)
 #include "templates/backends/cpu/panel_list.h"
 #include "templates/operations/gemm/cpu/kernels_shared.h"
 
