@@ -64,7 +64,8 @@ BenchTimes read_rivals(const std::string& file, const Problem& problem, const st
   const std::string op(problem.op());
   if (json.is_discarded() || !json.is_object() || !json.contains("results") || !json["results"].is_object() ||
       !json["results"].contains(op) || !json["results"][op].is_array())
-    throw refusal(fmt::format("must be JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
+    throw refusal(
+        fmt::format("must be JSON of `tilewright_bench {} --every-m`, with a list \"results\".\"{}\"", op, op));
   std::string others;
   for (const Json& row : json["results"][op]) {
     if (!row.is_object() || !row.contains("problem") || !row["problem"].is_string()) continue;

@@ -17,7 +17,7 @@
 
 #include "quantize/model/input.h"
 #include "quantize/model/journal.h"
-#include "quantize/model/packing.h"
+#include "quantize/model/packer.h"
 #include "support/must_be.h"
 #include "support/threads.h"
 
@@ -57,7 +57,7 @@ void check_patterns(const char* field, std::span<const std::string> patterns, co
 }
 
 // Why a tensor stays as it is, or "".
-std::string kept(const InputTensor& t, const QuantizePolicy& policy, const Packing& packing) {
+std::string kept(const InputTensor& t, const QuantizePolicy& policy, const Packer& packing) {
   if (const char* p = match(policy.skip, t.name)) return fmt::format("skipped by {}", p);
   if (!policy.only.empty() && !match(policy.only, t.name)) return "not asked for";
   if (std::string why = packing.unsuitable(t); !why.empty()) return why;
@@ -79,7 +79,7 @@ class Model {
         input_(inputs),
         own_(policy.quantizer ? nullptr : round_to_nearest(Format::parse(policy.format), policy.encoder)),
         quantizer_(policy.quantizer ? *policy.quantizer : *own_),
-        packing_(container_, quantizer_, policy.packing),
+        packer_(container_, quantizer_, policy.packing),
         threads_(policy.threads > 0 ? policy.threads
                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {
     plan();
@@ -98,7 +98,7 @@ class Model {
                   "does not exist: nothing was begun, or it is finished");
     std::unique_ptr<ModelWriter> writer = open_writer();
     const std::string options =
-        fmt::format("{}; {}; {}", quantizer_.identity(), packing_.text(), TILEWRIGHT_VERSION_STRING);
+        fmt::format("{}; {}; {}", quantizer_.identity(), packer_.text(), TILEWRIGHT_VERSION_STRING);
     Journal journal(journal_path(), input_.identity(), options, policy_.resume);
     journal_ = &journal;
     writer_ = writer.get();
@@ -131,11 +131,11 @@ class Model {
       r.rows = t.rows();
       r.cols = t.cols();
       r.bytes_before = t.bytes;
-      r.kept = kept(t, policy_, packing_);
+      r.kept = kept(t, policy_, packer_);
       r.quantized = r.kept.empty();
       any |= r.quantized;
       if (r.quantized) quantizer_.check(t.name, t.rows(), t.cols());
-      planned_.push_back({&t, r.quantized ? packing_.outputs(t) : std::vector{packing_.copied(t)}});
+      planned_.push_back({&t, r.quantized ? packer_.outputs(t) : std::vector{packer_.copied(t)}});
       constexpr std::string_view kWeight = ".weight";
       if (!r.quantized && t.shape.size() == 2 && t.name.ends_with(kWeight))
         modules.push_back(t.name.substr(0, t.name.size() - kWeight.size()));
@@ -149,10 +149,10 @@ class Model {
           fmt::format("must have at least one that is quantized; '{}' is kept: {}", printable(first.name), first.kept));
     }
     std::sort(modules.begin(), modules.end());
-    report_.config = packing_.config(modules);
+    report_.config = packer_.config(modules);
     if (!report_.config.empty()) {
       const auto slash = output_.rfind('/');
-      report_.config_path = (slash == output_.npos ? "" : output_.substr(0, slash + 1)) + packing_.config_file();
+      report_.config_path = (slash == output_.npos ? "" : output_.substr(0, slash + 1)) + packer_.config_file();
     }
     for (std::size_t i = 0; i < planned_.size(); ++i) {
       report_.tensors[i].bytes_after = bytes_after(planned_[i]);
@@ -304,8 +304,7 @@ class Model {
                                [&](std::int64_t first, std::int64_t n, float* to) { read_floats(t, first, n, to); }};
     const auto layer = quantizer_.begin(weights);
     r.output = layer->output_error();
-    const auto sink =
-        packing_.sink(t, *layer, [&](const std::string& n, std::span<const std::byte> b) { write(n, b); });
+    const auto sink = packer_.sink(t, *layer, [&](const std::string& n, std::span<const std::byte> b) { write(n, b); });
     float global = layer->global_scale();
     std::vector<Chunk> chunks(static_cast<std::size_t>(threads_ * kChunksPerThread));
     for (std::int64_t first = 0; first < t.rows();) {
@@ -403,7 +402,7 @@ class Model {
   Input input_;
   std::unique_ptr<LayerQuantizer> own_;
   const LayerQuantizer& quantizer_;
-  Packing packing_;
+  Packer packer_;
   int threads_;
   std::vector<Planned> planned_;
   QuantizeReport report_;

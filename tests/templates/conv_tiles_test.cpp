@@ -163,7 +163,8 @@ TEST_CASE("conv: direct serves few channels a group on every target, and says wh
   CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=9x9 k=64 kernel=3 groups=2") ==
         "a group must have at most 16 input channels (got 32)");
   CHECK(refuses(depthwise + "in=9x9 kernel=3 y_layout=ncdhw") == "x_layout and y_layout must be the same");
-  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=9x9 k=64 kernel=3") == "groups=1 is served by the matrix units");
+  CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=32 in=9x9 k=64 kernel=3") ==
+        "a group must have at most 16 input channels (got 32)");
   CHECK(refuses(depthwise + "in=9x2000 kernel=1x3 dilation=1x300") ==
         "kernel must span at most 513 elements (got 601)");
   CHECK(refuses(depthwise + "in=9x2000 kernel=1 stride=600") == "stride must be at most 512 (got 600)");

@@ -364,6 +364,9 @@ TEST_CASE("a problem that only the reference takes is warned of, once", "[engine
   engine.prepare(exact.with_rows(3), cpu);
   CHECK(messages->warnings.size() == 1);
   CHECK(messages->any("only the reference kernel, which is slow, computes gemm x=f32 w=q4_0"));
+  // Families that refuse for one reason share a sentence.
+  const std::string& warning = messages->warnings.front();
+  CHECK(warning.find("w is not packed in panels") == warning.rfind("w is not packed in panels"));
 }
 
 TEST_CASE("prepare() hits come from memory", "[engine]") {  // bench/ times them

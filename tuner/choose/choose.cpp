@@ -55,12 +55,27 @@ std::vector<tuner::Near> rows_near(Store& store, const Key& key, const Problem& 
 // The last family of an operation, if it has one: "reference", on CPUs "cpu_reference".
 bool is_reference(const Family& family) { return family.name().ends_with("reference"); }
 
+// Why each of the families takes no candidate. Families that say the same share a sentence.
+std::string refusals(const Problem& problem, const Arch& arch, std::span<const Family* const> families) {
+  std::vector<std::pair<std::string, std::string>> said;  // names, reason
+  for (const Family* f : families) {
+    std::string why = f->why_not(problem, arch);
+    if (why.empty()) why = "no tile fits shared memory";
+    const auto same = std::find_if(said.begin(), said.end(), [&](const auto& s) { return s.second == why; });
+    if (same == said.end())
+      said.emplace_back(f->name(), std::move(why));
+    else
+      same->first.append(", ").append(f->name());
+  }
+  std::string text;
+  for (const auto& [names, why] : said) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", names, why);
+  return text;
+}
+
 }  // namespace
 
 void tuner::throw_unsupported(const Problem& problem, const Arch& arch) {
-  std::string reasons;
-  for (const Family* f : families(problem.op(), arch))
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", f->name(), f->why_not(problem, arch));
+  std::string reasons = refusals(problem, arch, families(problem.op(), arch));
   if (reasons.empty()) reasons = fmt::format("{} has no kernels for CPUs yet", problem.op());
   throw Error(ErrorCode::unsupported, "problem", problem.text() + " on " + arch.name, "is not supported: " + reasons);
 }
@@ -92,12 +107,7 @@ std::string only_reference(const Problem& problem, const Arch& arch) {
   if (all.size() < 2 || !is_reference(*all.back()) || tuner::has_kernels(problem, arch)) return {};
   const Problem bucket = tuner::bucketed(problem);
   if (!all.back()->why_not(bucket, arch).empty()) return {};
-  std::string reasons;
-  for (const Family* family : all.first(all.size() - 1)) {
-    std::string why = family->why_not(bucket, arch);
-    if (why.empty()) why = "no tile fits shared memory";
-    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", family->name(), why);
-  }
+  std::string reasons = refusals(bucket, arch, all.first(all.size() - 1));
   for (const Recommendation& r : problem.operation().recommended(bucket, arch))
     if (tuner::has_kernels(r.problem, arch)) {
       reasons = fmt::format("with {} others do", r.field);

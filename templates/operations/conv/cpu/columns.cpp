@@ -140,7 +140,7 @@ class Columns final : public EnumeratedFamily {
     const double parts = static_cast<double>(blocks_of(e.columns, columns_text::kPart));
     t.mma_ops = pixels * groups * rows * (2 * columns + 8 * parts) + gathered;
     const double sums = k.tokens * k.panels * 64.0 / arch.cpu->vector_bytes;  // vectors
-    t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens) * (k.tiles == 4 ? 1.0 : 0.99);
+    t.mma_rate = 0.1 * sums / (sums + 3.0) / (1 + 0.5 / k.tokens);
     t.mma_ops += 2100 * t.mma_rate * written;  // which takes its time whatever the rate of products is
     t.later_wave_cost = 0.02;
     return t;
@@ -156,7 +156,7 @@ class Columns final : public EnumeratedFamily {
     const bool wide = arch.cpu->vector_bytes == 64;
     std::vector<Knobs> list;
     for (const auto& [tokens, panels] : wide ? std::span<const std::pair<int, int>>(k32) : k16)
-      for (const int tiles : {1, 4, 8})
+      for (const int tiles : {4, 8, 1})
         for (const int turns : {1, 4, 16}) {
           if (panels > 1 && panels >= e.panels + 2) continue;  // half of it would do
           if (tiles > 1 && tiles / 2 * tokens >= e.m) continue;
@@ -210,7 +210,7 @@ class Depthwise final : public EnumeratedFamily {
   std::vector<Candidate> candidates(const Problem& problem, const Arch& arch) const override {
     if (!why_not(problem, arch).empty()) return {};
     std::vector<Candidate> list;
-    for (const int pixels : {4, 16, 64})
+    for (const int pixels : {16, 64, 4})
       for (const int together : {2, 4, 8}) list.push_back(table().candidate(name(), {pixels, together}));
     return list;
   }
@@ -241,7 +241,7 @@ class Depthwise final : public EnumeratedFamily {
     t.bytes_in_flight = 1e6;
     // Besides products, finding a tap of a pixel.
     t.mma_ops = problem.ops() * (1 + 600.0 / static_cast<double>(c.c));
-    t.mma_rate = 0.02 * arch.cpu->vector_bytes / 64 * k.together / (k.together + 1.0) * (k.pixels == 16 ? 1.0 : 0.99);
+    t.mma_rate = 0.02 * arch.cpu->vector_bytes / 64 * k.together / (k.together + 1.0);
     t.later_wave_cost = 0.02;
     return t;
   }

@@ -214,8 +214,7 @@ class Codes final : public PanelFamily {
     const std::int64_t panels = g.n / text::kPanelRows, computed = (panels + k.wide - 1) / k.wide * k.wide;
     const double rows = k.wide * 4.0 * text::kPanelRows / arch.cpu->vector_bytes, tokens = k.together;
     return 1.4 * static_cast<double>(panels) / static_cast<double>(computed) /
-           (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0) *
-           (k.panels == 4 ? 1.0 : 0.99);
+           (1 + 0.5 * (rows + tokens) / (rows * tokens)) * k.tokens / (k.tokens + 12.0) * (k.tokens > 64 ? 0.97 : 1.0);
   }
 };
 
@@ -236,7 +235,7 @@ class Tiles final : public PanelFamily {
     for (const int tokens : {16, 32, 64, 128}) {
       if (tokens > 16 && tokens >= 2 * g.m) break;
       for (const int panels : {4, 16})
-        for (const int chunk : {8, 16})
+        for (const int chunk : {16, 8})
           for (const int together : {1, 2, 4}) {
             const int tiles = together * panel_codes(g.w)->scales;
             // The more the better, but for what else is in the way of the pipeline.
@@ -253,8 +252,7 @@ class Tiles final : public PanelFamily {
   double rate(const Gemm& g, const Knobs& k, const Arch&) const override {
     // Codes of a tile's tokens are read for each panel: from the second cache, if they fit.
     const double x_bytes = static_cast<double>(k.tokens * g.k) * text::token_bytes(*panel_codes(g.w)) / text::kBlock;
-    return 1.8 * k.tokens / (k.tokens + 24.0) * (k.panels == 4 ? 1.0 : 0.99) * (k.chunk == 16 ? 1.0 : 0.99) *
-           (k.together > 1 ? 1.0 : 0.95) * (x_bytes > 1.5e6 ? 0.85 : 1.0);
+    return 1.8 * k.tokens / (k.tokens + 24.0) * (k.together > 1 ? 1.0 : 0.95) * (x_bytes > 1.5e6 ? 0.85 : 1.0);
   }
 };
 

@@ -207,7 +207,7 @@ struct Layer {
            blocks(k) <= static_cast<std::int64_t>(gemm::kMostBlocks);
   }
 
-  static std::string refusal(const Conv& c, const Arch& arch);
+  static std::string refusal(const Conv& c, const Arch&);
   std::vector<Knobs> knobs() const;
   GridAxis grid(const Knobs& k) const { return {static_cast<std::uint32_t>(blocks(k)), 0, 0}; }
   void costs(const Knobs& k, Traits& t) const;
@@ -294,7 +294,7 @@ std::vector<Knobs> Layer::knobs() const {
   return out;
 }
 
-std::string Layer::refusal(const Conv& c, const Arch& arch) {
+std::string Layer::refusal(const Conv& c, const Arch&) {
   if (std::string why = scaled_pixels(c); !why.empty()) return why;
   if (std::string why = in_panels(c); !why.empty()) return why;
   if (c.packing != Packing::none) return "w is packed as tiles";
@@ -316,7 +316,6 @@ std::string Layer::refusal(const Conv& c, const Arch& arch) {
       return fmt::format("kernel must span at most {} elements (got {})", kMostReach + 1,
                          std::int64_t{a.kernel - 1} * a.dilation + 1);
   }
-  if (c.groups == 1 && mma().why_not(c, arch).empty()) return "groups=1 is served by the matrix units";
   return {};
 }
 

@@ -37,10 +37,10 @@ class Sink {
   virtual void end() = 0;
 };
 
-class Packing {
+class Packer {
  public:
   // Throws Error (unsupported) if the container cannot hold the format, (invalid_argument) for an unknown packing.
-  Packing(Container container, const LayerQuantizer& quantizer, const std::string& packing);
+  Packer(Container container, const LayerQuantizer& quantizer, const std::string& packing);
 
   std::string unsuitable(const InputTensor& tensor) const;  // why it cannot be quantized, or ""
   std::vector<OutputTensor> outputs(const InputTensor& tensor) const;

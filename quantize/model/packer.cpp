@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sources of the configurations: compressed-tensors (src/compressed_tensors/quantization/quant_config.py,
 // quant_args.py, config/base.py), GPTQModel (gptqmodel/quantization/config.py), AutoAWQ (awq/models/_config.py).
-#include "quantize/model/packing.h"
+#include "quantize/model/packer.h"
 
 #include <fmt/format.h>
 #include <tilewright/error.h>
@@ -128,7 +128,7 @@ Container container_of(const std::string& output) {
   throw Error(ErrorCode::invalid_argument, "output", output, "must end in .gguf or .safetensors");
 }
 
-Packing::Packing(Container container, const LayerQuantizer& quantizer, const std::string& packing)
+Packer::Packer(Container container, const LayerQuantizer& quantizer, const std::string& packing)
     : container_(container),
       format_(quantizer.format()),
       reorders_(quantizer.reorders()),
@@ -167,9 +167,9 @@ Packing::Packing(Container container, const LayerQuantizer& quantizer, const std
   }
 }
 
-bool Packing::in_place() const { return !checkpoint_; }
+bool Packer::in_place() const { return !checkpoint_; }
 
-std::string Packing::unsuitable(const InputTensor& t) const {
+std::string Packer::unsuitable(const InputTensor& t) const {
   if (!is_float(t.format)) return fmt::format("type {}", t.type);
   if (t.shape.size() != 2) return fmt::format("{} dimension{}", t.shape.size(), t.shape.size() == 1 ? "" : "s");
   if (t.bytes == 0) return "no elements";
@@ -183,7 +183,7 @@ std::string Packing::unsuitable(const InputTensor& t) const {
   return "";
 }
 
-std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
+std::vector<OutputTensor> Packer::outputs(const InputTensor& t) const {
   const std::int64_t n = t.rows(), k = t.cols();
   const std::string_view name = format_.name();
   if (container_ == Container::gguf) return {{t.name, std::string(name), t.shape}};
@@ -220,7 +220,7 @@ std::vector<OutputTensor> Packing::outputs(const InputTensor& t) const {
   return all;
 }
 
-std::unique_ptr<Sink> Packing::sink(const InputTensor& t, const QuantizedLayer& layer, Sink::Write write) const {
+std::unique_ptr<Sink> Packer::sink(const InputTensor& t, const QuantizedLayer& layer, Sink::Write write) const {
   if (in_place()) return std::make_unique<InPlace>(outputs(t), format_, t.cols(), std::move(write));
   std::vector<std::int32_t> order(layer.order().begin(), layer.order().end());
   if (reorders_ && order.empty() && *checkpoint_ == Checkpoint::compressed_tensors) {
@@ -241,7 +241,7 @@ std::unique_ptr<Sink> Packing::sink(const InputTensor& t, const QuantizedLayer& 
                                     std::move(write));
 }
 
-OutputTensor Packing::copied(const InputTensor& t) const {
+OutputTensor Packer::copied(const InputTensor& t) const {
   if (container_ == Container::gguf) {
     const std::string type = gguf_type(t.type) ? t.type : lower(t.type);
     if (!gguf_type(type))
@@ -258,18 +258,18 @@ OutputTensor Packing::copied(const InputTensor& t) const {
   return {t.name, upper(t.type), t.shape};
 }
 
-std::string Packing::text() const {
+std::string Packer::text() const {
   const char* container = container_ == Container::gguf ? "gguf" : "safetensors";
   return checkpoint_ ? fmt::format("{} {}", container, to_string(*checkpoint_)) : container;
 }
 
-std::string Packing::config_file() const {
+std::string Packer::config_file() const {
   if (container_ == Container::gguf || is_float(format_.name())) return "";
   if (!checkpoint_ || *checkpoint_ == Checkpoint::compressed_tensors) return "quantization_config.json";
   return *checkpoint_ == Checkpoint::awq ? "quant_config.json" : "quantize_config.json";
 }
 
-std::string Packing::config(const std::vector<std::string>& kept) const {
+std::string Packer::config(const std::vector<std::string>& kept) const {
   if (config_file().empty()) return "";
   if (checkpoint_ == Checkpoint::awq)
     return Json{
