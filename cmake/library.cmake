@@ -6,8 +6,9 @@ include(templates/embed.cmake)
 set(TILEWRIGHT_FAST_SOURCES "formats|fast_path|host|judge|matrix|pieces|stochastic|fill|numerics|hessian|tiles|post_training|rounding|\
 round_to_nearest|observer|calibration|family|boxes|layer|operands|mma|awq|gptq|bitnet|bitsandbytes|compressed_tensors")
 
-# With TILEWRIGHT_UNITY a folder's files are one compilation; these define a name twice, or set the compiler's target.
-set(TILEWRIGHT_APART "checkpoint/.*|native_v.|llvm|load|maps|reference|gemm/cpu/.*|files/.*|round_to_nearest")
+# With TILEWRIGHT_UNITY a folder's files are one compilation; these define a name twice, or set the
+# compiler's target, or are replaced by a test.
+set(TILEWRIGHT_APART "templates/operations|checkpoint/.*|native_v.|llvm|load|maps|reference|gemm/cpu/.*|files/.*|round_to_nearest")
 
 function(tilewright_folder name)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${name}/*.cpp)

@@ -13,10 +13,11 @@ set(forbidden_in_cli templates jit cache tuner files quantize capi)
 set(forbidden_in_bench templates jit cache tuner files quantize capi)
 set(forbidden_in_examples templates jit cache tuner files quantize capi)
 set(forbidden_in_python templates jit cache tuner files quantize capi)
+set(forbidden_in_hosts templates jit cache tuner files quantize capi support cli bench)
 set(forbidden_in_include templates jit cache tuner files quantize capi)
 # support is below all of them.
 set(forbidden_in_support templates jit cache tuner files quantize capi)
-set(folders support templates jit cache files quantize tuner capi cli bench examples python include)
+set(folders support templates jit cache files quantize tuner capi cli bench examples python hosts include)
 
 # Within templates/: operations include backends, formats and what is common; of these, none includes an operation. Only the list of
 # operations names them. Instructions are below formats. What is for GPUs and what is for CPUs do not see each other.

@@ -47,7 +47,7 @@ PICTURES = {"docs/gemm.svg": RESULTS,
 FILE = re.compile(r"`([\w.*/-]*[\w*-]\.(?:cpp|cuh|h|py|cmake|sh|svg|json))`")
 ROOTS = ("", "templates", "templates/operations", "include", "tests/operation", "templates/operations/gemm/cuda/wgmma")
 NAME = re.compile(r"`([A-Za-z_][\w:]*)(?:<\w+>)?(?:\(\))?`")
-CODE = ("include", "templates", "jit", "cache", "tuner", "files", "quantize", "capi", "cli", "bench", "tests", "cmake")
+CODE = ("include", "templates", "jit", "cache", "tuner", "files", "quantize", "capi", "cli", "hosts", "bench", "tests", "cmake")
 GUIDES = ("reading-guide.md", "ARCHITECTURE.md", "CONTRIBUTING.md")  # whose names of things are checked
 
 

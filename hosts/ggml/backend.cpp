@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// libggml-tilewright: a backend of ggml that computes matrix products on this machine's CPU. Set GGML_BACKEND_PATH to
+// it. ggml's own CPU backend computes everything else, so both work on the same host memory.
+//
+// The registered device has a buffer type of its own, in which the weights of products lie packed; a host that loads a
+// model asks an accelerator for its buffer type first. A backend that is made from it allocates what it computes in
+// ggml's plain host memory, so that nothing is copied between the two backends: that is why there are two devices.
+#include <tilewright/error.h>
+
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "ggml-backend-impl.h"
+#include "ggml-cpu.h"
+#include "ggml-impl.h"
+#include "hosts/ggml/products.h"
+
+namespace tilewright::ggml {
+namespace {
+
+constexpr const char* kName = "Tilewright";
+constexpr std::size_t kAlign = 64;
+
+ggml_backend_buffer_type_t packed_type();
+
+bool is_packed(const ggml_tensor* t) { return t->buffer && t->buffer->buft == packed_type(); }
+
+std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
+
+// ---- what is served
+
+// The product of a tensor of weights, [k, n, ...]; null if there is none.
+const Product* product_of(const ggml_tensor* w, int threads = 0) {
+  return Products::of_process().find(w->type, w->ne[1], w->ne[0], threads);
+}
+
+bool dense_elements(const ggml_tensor* t) { return t->nb[0] == ggml_type_size(t->type); }
+
+bool can_read(const ggml_tensor* x) {
+  return dense_elements(x) && (x->type == GGML_TYPE_F32 || ggml_get_type_traits(x->type)->to_float);
+}
+
+bool supports(const ggml_tensor* op) {
+  const ggml_tensor *w = op->src[0], *x = op->src[1];
+  switch (op->op) {
+    case GGML_OP_NONE:
+    case GGML_OP_RESHAPE:
+    case GGML_OP_VIEW:
+    case GGML_OP_PERMUTE:
+    case GGML_OP_TRANSPOSE: return true;
+    case GGML_OP_MUL_MAT:
+      if (ggml_get_op_params_i32(op, 1) == GGML_HINT_SRC0_IS_HADAMARD) return false;
+      break;
+    case GGML_OP_MUL_MAT_ID: break;
+    default: return false;
+  }
+  // What a graph computes, or a cache of it, would be packed again at every launch: ggml's own kernels read it as it
+  // is.
+  const ggml_tensor* owner = w->view_src ? w->view_src : w;
+  if (owner->buffer && !is_packed(owner)) return false;
+  return op->type == GGML_TYPE_F32 && dense_elements(w) && can_read(x) && product_of(w);
+}
+
+// ---- weights
+
+// Memory of tensors that lie packed.
+struct PackedBuffer {
+  std::unique_ptr<std::byte, decltype(&std::free)> memory;
+  // Bytes of tensors that the host sets in parts, until they are complete.
+  struct Partial {
+    std::vector<std::byte> bytes;
+    std::size_t set = 0;
+  };
+  std::unordered_map<const ggml_tensor*, Partial> partial;
+};
+
+PackedBuffer& packed(ggml_backend_buffer_t buffer) { return *static_cast<PackedBuffer*>(buffer->context); }
+
+void pack(const ggml_tensor* t, const std::byte* bytes) {
+  const Product* product = product_of(t);
+  auto* to = static_cast<std::byte*>(t->data);
+  for (std::int64_t i = 0; i < matrices(t); ++i, to += product->packed_bytes())
+    product->pack(bytes + static_cast<std::size_t>(i) * t->nb[2], t->nb[1], to);
+}
+
+void set_tensor(ggml_backend_buffer_t buffer, ggml_tensor* t, const void* data, std::size_t offset, std::size_t size) {
+  const std::size_t all = ggml_nbytes(t);
+  if (offset == 0 && size == all) return pack(t, static_cast<const std::byte*>(data));
+  PackedBuffer::Partial& p = packed(buffer).partial[t];
+  p.bytes.resize(all);
+  std::memcpy(p.bytes.data() + offset, data, size);
+  if ((p.set += size) < all) return;
+  pack(t, p.bytes.data());
+  packed(buffer).partial.erase(t);
+}
+
+constexpr ggml_backend_buffer_i kPackedBuffer = {
+    .free_buffer = [](ggml_backend_buffer_t b) { delete static_cast<PackedBuffer*>(b->context); },
+    .get_base = [](ggml_backend_buffer_t b) -> void* { return packed(b).memory.get(); },
+    .init_tensor = nullptr,
+    .memset_tensor = nullptr,
+    .set_tensor = set_tensor,
+    .get_tensor = nullptr,  // as in ggml's own buffers of packed weights: what is packed is not read back
+    .set_tensor_2d = nullptr,
+    .get_tensor_2d = nullptr,
+    .cpy_tensor = nullptr,
+    .clear = [](ggml_backend_buffer_t b, std::uint8_t value) { std::memset(packed(b).memory.get(), value, b->size); },
+    .reset = nullptr,
+};
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t size) {
+  const std::size_t bytes = (std::max(size, kAlign) + kAlign - 1) / kAlign * kAlign;
+  auto buffer = std::make_unique<PackedBuffer>(
+      PackedBuffer{{static_cast<std::byte*>(std::aligned_alloc(kAlign, bytes)), &std::free}, {}});
+  if (!buffer->memory) return nullptr;
+  return ggml_backend_buffer_init(type, kPackedBuffer, buffer.release(), size);
+}
+
+std::size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor* t) {
+  const Product* product = product_of(t);
+  return product ? product->packed_bytes() * static_cast<std::size_t>(matrices(t)) : ggml_nbytes(t);
+}
+
+// ---- computing
+
+thread_local Scratch g_weights, g_x, g_y;
+
+const std::byte* packed_matrix(const Product& product, const ggml_tensor* w, std::int64_t i2, std::int64_t i3) {
+  if (is_packed(w))
+    return static_cast<const std::byte*>(w->data) +
+           static_cast<std::size_t>(i3 * w->ne[2] + i2) * product.packed_bytes();
+  auto* to = static_cast<std::byte*>(g_weights.of(product.packed_bytes()));
+  product.pack(static_cast<const std::byte*>(w->data) + static_cast<std::size_t>(i2) * w->nb[2] +
+                   static_cast<std::size_t>(i3) * w->nb[3],
+               w->nb[1], to);
+  return to;
+}
+
+const char* row(const ggml_tensor* t, std::int64_t i1, std::int64_t i2, std::int64_t i3) {
+  return static_cast<const char*>(t->data) + static_cast<std::size_t>(i1) * t->nb[1] +
+         static_cast<std::size_t>(i2) * t->nb[2] + static_cast<std::size_t>(i3) * t->nb[3];
+}
+
+void read_row(const ggml_tensor* x, const char* from, float* to) {
+  if (x->type == GGML_TYPE_F32)
+    std::memcpy(to, from, static_cast<std::size_t>(x->ne[0]) * sizeof(float));
+  else
+    ggml_get_type_traits(x->type)->to_float(from, to, x->ne[0]);
+}
+
+// Whether launches take the rows as they lie.
+bool dense_rows(const ggml_tensor* t, const char* rows) {
+  return t->type == GGML_TYPE_F32 && t->nb[1] == static_cast<std::size_t>(t->ne[0]) * sizeof(float) &&
+         reinterpret_cast<std::uintptr_t>(rows) % 16 == 0;
+}
+
+// Rows of one matrix of x, dense.
+const float* rows_of(const ggml_tensor* x, std::int64_t i2, std::int64_t i3) {
+  if (const char* rows = row(x, 0, i2, i3); dense_rows(x, rows)) return reinterpret_cast<const float*>(rows);
+  auto* to = static_cast<float*>(g_x.of(static_cast<std::size_t>(x->ne[0] * x->ne[1]) * sizeof(float)));
+  for (std::int64_t i1 = 0; i1 < x->ne[1]; ++i1) read_row(x, row(x, i1, i2, i3), to + i1 * x->ne[0]);
+  return to;
+}
+
+void multiply(const ggml_tensor* y, int threads) {
+  const ggml_tensor *w = y->src[0], *x = y->src[1];
+  const Product& product = *product_of(w, threads);
+  const auto ldy = static_cast<std::int64_t>(y->nb[1] / sizeof(float));
+  if (matrices(w) == 1 && ggml_is_contiguous(x) && dense_rows(x, row(x, 0, 0, 0)) && ggml_is_contiguous(y))
+    return product.launch(packed_matrix(product, w, 0, 0), static_cast<const float*>(x->data), x->ne[1] * matrices(x),
+                          static_cast<float*>(y->data), ldy);
+  for (std::int64_t i3 = 0; i3 < w->ne[3]; ++i3)
+    for (std::int64_t i2 = 0; i2 < w->ne[2]; ++i2) {
+      const std::byte* matrix = packed_matrix(product, w, i2, i3);
+      const std::int64_t times2 = x->ne[2] / w->ne[2], times3 = x->ne[3] / w->ne[3];
+      for (std::int64_t x3 = i3 * times3; x3 < (i3 + 1) * times3; ++x3)
+        for (std::int64_t x2 = i2 * times2; x2 < (i2 + 1) * times2; ++x2)
+          product.launch(matrix, rows_of(x, x2, x3), x->ne[1],
+                         reinterpret_cast<float*>(const_cast<char*>(row(y, 0, x2, x3))), ldy);
+    }
+}
+
+// y[:, u, t] = w[:, :, ids[u, t]] * x[:, u mod x's, t]: the rows of an expert are gathered, multiplied and scattered.
+void multiply_by_experts(const ggml_tensor* y, int threads) {
+  const ggml_tensor *w = y->src[0], *x = y->src[1], *ids = y->src[2];
+  const Product& product = *product_of(w, threads);
+  struct Place {
+    std::int64_t used, token;
+  };
+  std::vector<std::vector<Place>> of_expert(static_cast<std::size_t>(w->ne[2]));
+  for (std::int64_t t = 0; t < ids->ne[1]; ++t)
+    for (std::int64_t u = 0; u < ids->ne[0]; ++u) {
+      std::int32_t expert;
+      std::memcpy(&expert, row(ids, t, 0, 0) + static_cast<std::size_t>(u) * ids->nb[0], sizeof expert);
+      of_expert[static_cast<std::size_t>(expert)].push_back({u, t});
+    }
+  for (std::size_t e = 0; e < of_expert.size(); ++e) {
+    const std::vector<Place>& places = of_expert[e];
+    if (places.empty()) continue;
+    auto* from = static_cast<float*>(g_x.of(places.size() * static_cast<std::size_t>(w->ne[0]) * sizeof(float)));
+    auto* to = static_cast<float*>(g_y.of(places.size() * static_cast<std::size_t>(w->ne[1]) * sizeof(float)));
+    for (std::size_t i = 0; i < places.size(); ++i)
+      read_row(x, row(x, places[i].used % x->ne[1], places[i].token, 0),
+               from + static_cast<std::int64_t>(i) * w->ne[0]);
+    product.launch(packed_matrix(product, w, static_cast<std::int64_t>(e), 0), from,
+                   static_cast<std::int64_t>(places.size()), to, w->ne[1]);
+    for (std::size_t i = 0; i < places.size(); ++i)
+      std::memcpy(const_cast<char*>(row(y, places[i].used, places[i].token, 0)),
+                  to + static_cast<std::int64_t>(i) * w->ne[1], static_cast<std::size_t>(w->ne[1]) * sizeof(float));
+  }
+}
+
+// Of a backend.
+struct Settings {
+  int threads = 0;
+};
+
+void set_threads(ggml_backend_t backend, int threads) { static_cast<Settings*>(backend->context)->threads = threads; }
+
+ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
+  const int threads = static_cast<Settings*>(backend->context)->threads;
+  for (int i = 0; i < graph->n_nodes; ++i) {
+    const ggml_tensor* node = graph->nodes[i];
+    if (ggml_is_empty(node) || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) continue;
+    try {
+      if (node->op == GGML_OP_MUL_MAT) multiply(node, threads);
+      if (node->op == GGML_OP_MUL_MAT_ID) multiply_by_experts(node, threads);
+    } catch (const std::exception& e) {
+      GGML_LOG_ERROR("tilewright: %s: %s\n", node->name, e.what());
+      return GGML_STATUS_FAILED;
+    }
+  }
+  return GGML_STATUS_SUCCESS;
+}
+
+// ---- what ggml asks for
+
+ggml_backend_dev_t computing_device();
+
+ggml_backend_t init_backend(ggml_backend_dev_t, const char*) {
+  static ggml_guid guid = {0x8d, 0x1f, 0x5a, 0x3e, 0x70, 0x42, 0x4c, 0x9b,
+                           0x9a, 0x61, 0x2b, 0x7e, 0x10, 0xc4, 0x55, 0x31};
+  ggml_backend_i calls = {};
+  calls.get_name = [](ggml_backend_t) { return kName; };
+  calls.free = [](ggml_backend_t backend) {
+    delete static_cast<Settings*>(backend->context);
+    delete backend;
+  };
+  calls.graph_compute = compute;
+  return new ggml_backend{&guid, calls, computing_device(), new Settings()};
+}
+
+void get_props(ggml_backend_dev_t, ggml_backend_dev_props* props) {
+  *props = {};
+  props->name = kName;
+  props->description = "Tilewright's kernels for this CPU";
+  props->type = GGML_BACKEND_DEVICE_TYPE_ACCEL;
+}
+
+ggml_backend_device_i device_calls() {
+  ggml_backend_device_i calls = {};
+  calls.get_name = [](ggml_backend_dev_t) { return kName; };
+  calls.get_description = [](ggml_backend_dev_t) { return "Tilewright's kernels for this CPU"; };
+  calls.get_memory = [](ggml_backend_dev_t, std::size_t* free, std::size_t* total) { *free = *total = 0; };
+  calls.get_type = [](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_ACCEL; };
+  calls.get_props = get_props;
+  calls.init_backend = init_backend;
+  calls.get_buffer_type = [](ggml_backend_dev_t) { return packed_type(); };
+  calls.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return supports(op); };
+  calls.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
+    return type == packed_type() || ggml_backend_buft_is_host(type);
+  };
+  return calls;
+}
+
+ggml_backend_reg_t registration();
+
+ggml_backend_dev_t registered_device() {
+  static ggml_backend_device device = {device_calls(), registration(), nullptr};
+  return &device;
+}
+
+ggml_backend_dev_t computing_device() {
+  static ggml_backend_device device = [] {
+    ggml_backend_device d = {device_calls(), registration(), nullptr};
+    d.iface.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
+    return d;
+  }();
+  return &device;
+}
+
+ggml_backend_buffer_type_t packed_type() {
+  static ggml_backend_buffer_type type = {{.get_name = [](ggml_backend_buffer_type_t) { return kName; },
+                                           .alloc_buffer = alloc_buffer,
+                                           .get_alignment = [](ggml_backend_buffer_type_t) { return kAlign; },
+                                           .get_max_size = nullptr,
+                                           .get_alloc_size = alloc_size,
+                                           .is_host = nullptr},
+                                          registered_device(),
+                                          nullptr};
+  return &type;
+}
+
+void* get_proc_address(ggml_backend_reg_t, const char* name) {
+  if (std::strcmp(name, "ggml_backend_set_n_threads") == 0) return reinterpret_cast<void*>(&set_threads);
+  return nullptr;
+}
+
+ggml_backend_reg_t registration() {
+  static ggml_backend_reg reg = {GGML_BACKEND_API_VERSION,
+                                 {.get_name = [](ggml_backend_reg_t) { return kName; },
+                                  .get_device_count = [](ggml_backend_reg_t) -> std::size_t { return 1; },
+                                  .get_device = [](ggml_backend_reg_t, std::size_t) { return registered_device(); },
+                                  .get_proc_address = get_proc_address},
+                                 nullptr};
+  return &reg;
+}
+
+// ggml's structs change while its number of the interface stays, so only the version that this was built with will do.
+ggml_backend_reg_t checked_registration() {
+  if (std::strcmp(ggml_version(), TILEWRIGHT_GGML_VERSION) == 0) return registration();
+  GGML_LOG_ERROR(
+      "tilewright: this library was built for ggml %s and cannot be loaded into ggml %s; build it again "
+      "with the sources of %s\n",
+      TILEWRIGHT_GGML_VERSION, ggml_version(), ggml_version());
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace tilewright::ggml
+
+GGML_BACKEND_DL_IMPL(tilewright::ggml::checked_registration)

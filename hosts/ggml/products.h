@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of ggml tensors on this machine's CPU: y[m][n] = x[m][k] * w[n][k], x and y of floats, w of a ggml
+// type. A Product serves one (type, n, k); it is prepared once for every m and used by all tensors of that shape.
+#pragma once
+
+#include <tilewright/layer.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "ggml.h"
+
+namespace tilewright::ggml {
+
+// Memory that grows and is aligned as kernels like it.
+class Scratch {
+ public:
+  void* of(std::size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  std::unique_ptr<void, Free> memory_;
+  std::size_t bytes_ = 0;
+};
+
+class Product {
+ public:
+  // Throws Error (unsupported) if no kernel but the reference computes it.
+  Product(Engine& engine, const Device& device, ggml_type type, std::int64_t n, std::int64_t k);
+
+  // Of a matrix in the order that launches take, a multiple of 64.
+  std::size_t packed_bytes() const { return packed_bytes_; }
+  // `w`: rows of the type, `stride` bytes apart. `to`: packed_bytes(), aligned to 64 bytes.
+  void pack(const std::byte* w, std::size_t stride, std::byte* to) const;
+  // `x`: m rows of k floats, dense. `y`: m rows of n floats, `ldy` floats apart. Any thread.
+  void launch(const std::byte* packed, const float* x, std::int64_t m, float* y, std::int64_t ldy) const;
+
+ private:
+  std::int64_t n_, k_, rows_;  // rows_: n, rounded up to whole panels
+  std::size_t row_bytes_, packed_bytes_;
+  Layer layer_;
+};
+
+// The products of a process. Thread-safe. Made at first use and never destroyed: a host's buffers outlive main().
+class Products {
+ public:
+  static Products& of_process();
+
+  // Null: no kernel serves it. `threads`: of its launches; 0: one for each CPU that the process may use. What one
+  // product packs, those of the same shape for other threads launch.
+  const Product* find(ggml_type type, std::int64_t n, std::int64_t k, int threads = 0);
+
+ private:
+  Products();
+  const Device& device(int threads);
+
+  Engine engine_;
+  std::mutex mutex_;
+  std::map<int, Device> devices_;  // by threads
+  std::map<std::tuple<ggml_type, std::int64_t, std::int64_t, int>, std::unique_ptr<Product>> products_;
+};
+
+}  // namespace tilewright::ggml
