@@ -291,9 +291,9 @@ def device_rows(report, layers, tool, cache):
     stream = torch.cuda.current_stream()
     launches = []
     for module in modules:
-        args = tw._c.GemmArgs(alpha=1.0, beta=1.0, m=1, y=y.data_ptr())
-        _cuda._operand(args.w, plan.spec.streams, module.weight.streams)
-        args.x.data = layers.x.data_ptr()
+        args = _cuda._GEMM.from_buffer_copy(_cuda._BLANK_GEMM)
+        args.m = 1
+        _cuda._fill(args, layers.x, y, module.weight.streams, None, plan.spec)
         launches.append(args)
     launch_raw = lambda i: _cuda.launch_layer("tw_layer_launch_gemm", plan.layer, stream.cuda_stream, launches[i])  # noqa: E731
     launch_raw(0)

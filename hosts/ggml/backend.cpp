@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libggml-tilewright: a backend of ggml that computes matrix products on this machine's CPU. Set GGML_BACKEND_PATH to
-// it. ggml's own CPU backend computes everything else, so both work on the same host memory.
+// libggml-tilewright: a backend of ggml that computes matrix products and convolutions on this machine's CPU. Set
+// GGML_BACKEND_PATH to it. ggml's own CPU backend computes everything else, so both work on the same host memory.
 //
 // The registered device has a buffer type of its own, in which the weights of products lie packed; a host that loads a
 // model asks an accelerator for its buffer type first. A backend that is made from it allocates what it computes in
@@ -15,7 +15,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml-impl.h"
-#include "hosts/ggml/products.h"
+#include "hosts/ggml/kernels.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -33,7 +33,7 @@ std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
 
 // The product of a tensor of weights, [k, n, ...]; null if there is none.
 const Product* product_of(const ggml_tensor* w, int threads = 0) {
-  return Products::of_process().find(w->type, w->ne[1], w->ne[0], threads);
+  return Kernels::of_process().product(w->type, w->ne[1], w->ne[0], threads);
 }
 
 bool dense_elements(const ggml_tensor* t) { return t->nb[0] == ggml_type_size(t->type); }
@@ -54,6 +54,9 @@ bool supports(const ggml_tensor* op) {
       if (ggml_get_op_params_i32(op, 1) == GGML_HINT_SRC0_IS_HADAMARD) return false;
       break;
     case GGML_OP_MUL_MAT_ID: break;
+    case GGML_OP_CONV_2D:
+    case GGML_OP_CONV_2D_DW:
+    case GGML_OP_CONV_3D: return !is_packed(w) && Kernels::of_process().convolution(op);
     default: return false;
   }
   // What a graph computes, or a cache of it, would be packed again at every launch: ggml's own kernels read it as it
@@ -225,8 +228,14 @@ ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
     const ggml_tensor* node = graph->nodes[i];
     if (ggml_is_empty(node) || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) continue;
     try {
-      if (node->op == GGML_OP_MUL_MAT) multiply(node, threads);
-      if (node->op == GGML_OP_MUL_MAT_ID) multiply_by_experts(node, threads);
+      switch (node->op) {
+        case GGML_OP_MUL_MAT: multiply(node, threads); break;
+        case GGML_OP_MUL_MAT_ID: multiply_by_experts(node, threads); break;
+        case GGML_OP_CONV_2D:
+        case GGML_OP_CONV_2D_DW:
+        case GGML_OP_CONV_3D: Kernels::of_process().convolution(node, threads)->launch(node); break;
+        default: break;
+      }
     } catch (const std::exception& e) {
       GGML_LOG_ERROR("tilewright: %s: %s\n", node->name, e.what());
       return GGML_STATUS_FAILED;

@@ -7,10 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <tuple>
 
 #include "ggml.h"
 
@@ -45,25 +42,6 @@ class Product {
   std::int64_t n_, k_, rows_;  // rows_: n, rounded up to whole panels
   std::size_t row_bytes_, packed_bytes_;
   Layer layer_;
-};
-
-// The products of a process. Thread-safe. Made at first use and never destroyed: a host's buffers outlive main().
-class Products {
- public:
-  static Products& of_process();
-
-  // Null: no kernel serves it. `threads`: of its launches; 0: one for each CPU that the process may use. What one
-  // product packs, those of the same shape for other threads launch.
-  const Product* find(ggml_type type, std::int64_t n, std::int64_t k, int threads = 0);
-
- private:
-  Products();
-  const Device& device(int threads);
-
-  Engine engine_;
-  std::mutex mutex_;
-  std::map<int, Device> devices_;  // by threads
-  std::map<std::tuple<ggml_type, std::int64_t, std::int64_t, int>, std::unique_ptr<Product>> products_;
 };
 
 }  // namespace tilewright::ggml

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hosts/ggml/products.h"
+#include "hosts/ggml/product.h"
 
 #include <tilewright/error.h>
 
@@ -7,9 +7,8 @@
 #include <cstring>
 #include <new>
 #include <string>
-#include <utility>
 
-#include "ggml-impl.h"
+#include "hosts/ggml/kernels.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -18,25 +17,6 @@ constexpr std::int64_t kPanelRows = 16;
 constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-struct Name {
-  ggml_type type;
-  const char* format;
-};
-constexpr Name kFormats[] = {
-    {GGML_TYPE_F32, "f32"},   {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
-    {GGML_TYPE_Q4_0, "q4_0"}, {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
-    {GGML_TYPE_Q5_1, "q5_1"}, {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
-    {GGML_TYPE_Q3_K, "q3_k"}, {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
-    {GGML_TYPE_Q6_K, "q6_k"}, {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
-};
-
-// Null: Tilewright has no such format.
-const char* format_of(ggml_type type) {
-  for (const Name& n : kFormats)
-    if (n.type == type) return n.format;
-  return nullptr;
-}
 
 bool is_float(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
@@ -113,49 +93,6 @@ void Product::launch(const std::byte* packed, const float* x, std::int64_t m, fl
   if (n_ != rows_)
     for (std::int64_t i = 0; i < m; ++i)
       std::memcpy(y + i * ldy, static_cast<float*>(args.y) + i * rows_, static_cast<std::size_t>(n_) * sizeof(float));
-}
-
-Products& Products::of_process() {
-  static Products* products = new Products();
-  return *products;
-}
-
-Products::Products()
-    : engine_([] {
-        Options options = Options::from_env();
-        if (!options.log) {
-          options.log_level = LogLevel::warning;
-          options.log = [](LogLevel, std::string_view text) {
-            GGML_LOG_WARN("tilewright: %.*s\n", static_cast<int>(text.size()), text.data());
-          };
-        }
-        return options;
-      }()) {
-  // Most hosts launch with as many threads as there are CPUs.
-  Device all = Device::open_cpu();
-  devices_.emplace(all.sms(), all);
-  devices_.emplace(0, std::move(all));
-}
-
-const Device& Products::device(int threads) {
-  const auto at = devices_.find(threads);
-  if (at != devices_.end()) return at->second;
-  return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = {}, .target = {}}))
-      .first->second;
-}
-
-const Product* Products::find(ggml_type type, std::int64_t n, std::int64_t k, int threads) {
-  if (!format_of(type) || n < 1 || k < 1) return nullptr;
-  const std::lock_guard lock(mutex_);
-  try {
-    const Device& on = device(threads);
-    const auto [at, added] = products_.try_emplace({type, n, k, on.sms()});
-    if (added) at->second = std::make_unique<Product>(engine_, on, type, n, k);
-    return at->second.get();
-  } catch (const Error& e) {
-    GGML_LOG_DEBUG("tilewright: %s\n", e.what());
-    return nullptr;
-  }
 }
 
 }  // namespace tilewright::ggml

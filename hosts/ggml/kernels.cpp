@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/ggml/kernels.h"
+
+#include <tilewright/error.h>
+
+#include <string_view>
+#include <utility>
+
+#include "ggml-impl.h"
+
+namespace tilewright::ggml {
+namespace {
+
+struct Name {
+  ggml_type type;
+  const char* format;
+};
+constexpr Name kFormats[] = {
+    {GGML_TYPE_F32, "f32"},   {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
+    {GGML_TYPE_Q4_0, "q4_0"}, {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
+    {GGML_TYPE_Q5_1, "q5_1"}, {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
+    {GGML_TYPE_Q3_K, "q3_k"}, {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
+    {GGML_TYPE_Q6_K, "q6_k"}, {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
+};
+
+}  // namespace
+
+const char* format_of(ggml_type type) {
+  for (const Name& n : kFormats)
+    if (n.type == type) return n.format;
+  return nullptr;
+}
+
+bool is_float(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
+
+Kernels& Kernels::of_process() {
+  static Kernels* kernels = new Kernels();
+  return *kernels;
+}
+
+Kernels::Kernels()
+    : engine_([] {
+        Options options = Options::from_env();
+        if (!options.log) {
+          options.log_level = LogLevel::warning;
+          options.log = [](LogLevel, std::string_view text) {
+            GGML_LOG_WARN("tilewright: %.*s\n", static_cast<int>(text.size()), text.data());
+          };
+        }
+        return options;
+      }()) {
+  // Most hosts launch with as many threads as there are CPUs.
+  Device all = Device::open_cpu();
+  devices_.emplace(all.sms(), all);
+  devices_.emplace(0, std::move(all));
+}
+
+const Device& Kernels::device(int threads) {
+  const auto at = devices_.find(threads);
+  if (at != devices_.end()) return at->second;
+  return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = {}, .target = {}}))
+      .first->second;
+}
+
+template <class Kernel, class Key, class... Args>
+const Kernel* Kernels::find(std::map<std::pair<Key, int>, std::unique_ptr<Kernel>>& kernels, const Key& key,
+                            int threads, const Args&... args) {
+  const std::lock_guard lock(mutex_);
+  try {
+    const Device& on = device(threads);
+    const auto [at, added] = kernels.try_emplace({key, on.sms()});
+    if (added) at->second = std::make_unique<Kernel>(engine_, on, args...);
+    return at->second.get();
+  } catch (const Error& e) {
+    GGML_LOG_DEBUG("tilewright: %s\n", e.what());
+    return nullptr;
+  }
+}
+
+const Product* Kernels::product(ggml_type type, std::int64_t n, std::int64_t k, int threads) {
+  if (!format_of(type) || n < 1 || k < 1) return nullptr;
+  return find(products_, Shape{type, n, k}, threads, type, n, k);
+}
+
+const Convolution* Kernels::convolution(const ggml_tensor* op, int threads) {
+  const std::string text = convolution_text(op);
+  return text.empty() ? nullptr : find(convolutions_, text, threads, text);
+}
+
+}  // namespace tilewright::ggml
