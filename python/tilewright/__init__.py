@@ -10,7 +10,7 @@
     kernel.launch(stream, x=x, w=w, y=y)
 
 Importing loads neither the C library nor NumPy nor PyTorch. Objects may be used from any thread unless they say
-otherwise. Errors are TilewrightError's kinds, which name the field, its value and what is allowed."""
+otherwise. Errors are subclasses of TilewrightError: each names a field, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Where each name is; a module is imported when the first of its names is asked for.
+# The module of each name; a module is imported when one of its names is first used.
 _PLACES = {
     "_errors": (
         "CompileFailed DriverFailed Forked Internal InvalidArgument IoError LibraryMissing OutOfMemory TilewrightError "

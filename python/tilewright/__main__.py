@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m tilewright ...: the command line tool, which takes the place of this process."""
+"""python -m tilewright ...: replaces this process by the command line tool."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main() -> NoReturn:
     nvrtc = nvrtc_of_environment()
     if nvrtc is not None:
         os.environ["TILEWRIGHT_NVRTC"] = nvrtc
-    # Python ignores it, which the tool would inherit: `| head` would end in an error message.
+    # The tool would inherit Python's ignored SIGPIPE: `| head` would end in an error message.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execv(tool, [tool, *sys.argv[1:]])
 

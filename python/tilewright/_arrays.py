@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What memory an argument is: NumPy arrays, PyTorch tensors, DLPack, the CUDA and NumPy array interfaces, buffers, and
-addresses. Neither NumPy nor PyTorch is imported for it: who passes an array of theirs has done that."""
+"""The memory behind an argument: NumPy arrays, PyTorch tensors, DLPack, the CUDA and NumPy array interfaces, buffers,
+and addresses. Imports neither NumPy nor PyTorch: a caller with their arrays has imported them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _KINDS = {"f": "float", "i": "int", "u": "uint", "b": "bool", "V": "raw"}
 
 class View:
     """Memory of an argument: `rows` pieces of `row_bytes` bytes, `stride` bytes apart. If the elements are dense there
-    is one piece. `device`: HOST or CUDA; `ordinal`: of the GPU, None if the object does not say. An address given as
-    an integer has dtype "", and nothing else about it is known."""
+    is one piece. `device`: HOST or CUDA; `ordinal`: the GPU's; None if the object does not say. An address given as an
+    integer has dtype "", and nothing else about it is known."""
 
-    # What most views have: setting less is most of what describing an array costs.
+    # Defaults, on the class: setting attributes is most of the cost of describing an array.
     dtype = ""
     itemsize = 1
     shape: tuple[int, ...] = ()
@@ -46,12 +46,12 @@ class View:
 
     @property
     def extent(self) -> int:
-        """Bytes from its first element to behind its last."""
+        """Bytes from its first element to the end of its last."""
         return (self.rows - 1) * self.stride + self.row_bytes if self.rows else 0
 
     @property
     def strided(self) -> bool:
-        """Whether there is something between its rows."""
+        """Whether there are gaps between its rows."""
         return self.rows > 1 and self.stride != self.row_bytes
 
     def close(self) -> None:
@@ -63,8 +63,8 @@ class View:
 
 def view(value: Any, name: str, stream: int | None = None) -> View:
     """Describes the memory of an argument. stream: the CUDA stream that will use it, for producers that order their
-    work before it. Raises InvalidArgument, which names the argument, for objects that are no memory and for layouts
-    that no kernel takes: negative, zero and overlapping strides, elements that do not follow each other."""
+    work before it. Raises InvalidArgument naming the argument if the object is not memory, or if no kernel takes its
+    layout: negative, zero or overlapping strides, elements that are not contiguous."""
     if isinstance(value, int) and not isinstance(value, bool):
         return _address(value, name)
     own = getattr(type(value), "_view", None)  # Memory
@@ -103,7 +103,7 @@ def _address(value: int, name: str) -> View:
 def _of_torch(tensor: Any, name: str, torch: Any) -> View:
     kind = tensor.device.type
     own = type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
-    if kind == "meta" or not own:  # FakeTensor, DTensor, quantized wrappers: what they show is not where bytes are
+    if kind == "meta" or not own:  # FakeTensor, DTensor, quantized wrappers: data_ptr() is not the bytes' address
         raise _errors.must_be(name, f"{type(tensor).__name__} on {kind}", "a tensor with memory of its own")
     if kind not in ("cpu", "cuda"):
         raise _errors.must_be(name, f"a tensor on {kind}", "a tensor on a CUDA device or the CPU")
@@ -209,9 +209,9 @@ def _of_buffer(value: Any, name: str) -> View:
         dtype = f"{'u' if code.isupper() else ''}int{8 * size}"
     else:
         dtype = _FORMATS.get(code, f"buffer format {memory.format}")
-    # memoryview does not tell the address of memory that cannot be written, so Python's own function is asked.
+    # memoryview hides the address of read-only memory, so ask Python's own function.
     raw = _PyBuffer()
-    without_format = 0x118  # PyBUF_FULL_RO otherwise
+    without_format = 0x118  # else PyBUF_FULL_RO
     ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(memory), ctypes.byref(raw), without_format)
     pointer = raw.buf or 0
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(raw))
@@ -238,7 +238,7 @@ def _lay_out(out: View, name: str, shape: Sequence[int], strides: Sequence[int] 
     out.row_bytes = out.stride = count * itemsize
     if strides is None or count == 0:
         return
-    dims = [(n, s) for n, s in zip(out.shape, strides) if n != 1]  # the stride of one element means nothing
+    dims = [(n, s) for n, s in zip(out.shape, strides) if n != 1]  # the stride of an extent of 1 means nothing
 
     def refuse(what: str, allowed: str) -> None:
         raise _errors.InvalidArgument(
@@ -249,7 +249,7 @@ def _lay_out(out: View, name: str, shape: Sequence[int], strides: Sequence[int] 
         refuse("a negative stride", "elements in ascending order; copy the array")
     if any(s == 0 for _, s in dims):
         refuse("an expanded dimension", "every element in a place of its own; copy the array")
-    run = 1  # elements that follow each other, from the innermost dimension outwards
+    run = 1  # contiguous elements, from the innermost dimension outwards
     while dims and dims[-1][1] == run:
         run *= dims.pop()[0]
     if not dims:
@@ -276,18 +276,18 @@ def numpy_or_none() -> Any:
 
 
 def allocate(count: int) -> Any:
-    """Bytes for a result: a NumPy array of uint8, or a bytearray where there is no NumPy. Zero."""
+    """Zeroed bytes for a result: a NumPy array of uint8, or a bytearray where there is no NumPy."""
     numpy = numpy_or_none()
     return bytearray(count) if numpy is None else numpy.zeros(count, numpy.uint8)
 
 
-# NumPy's types of the formats that are elements and nothing else. It has none for bf16, e4m3 and e5m2: their bits.
+# NumPy types of the formats that are plain elements; integers hold the bits of bf16, e4m3 and e5m2.
 _NUMPY_TYPES = {"f32": "<f4", "f16": "<f2", "bf16": "<u2", "int8": "i1", "int32": "<i4", "e4m3": "u1", "e5m2": "u1"}
 
 
 def typed(data: Any, format: str, shape: Sequence[int]) -> Any:
-    """The bytes of a result as what they are: elements of `shape` for formats that are elements, else bytes, with
-    `shape`'s dimensions but for the last. Without NumPy, the bytes."""
+    """A result with its type: elements of `shape` for formats that are plain elements, else bytes, with `shape`'s
+    dimensions except the last. Without NumPy, the bytes."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(data, numpy.ndarray):
         return data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libtilewright_c: where it is, its functions, and text on its way there. Structs and signatures are _c_header.py's;
+"""libtilewright_c: its path, its functions, and the conversion of text. Structs and signatures are in _c_header.py;
 include/tilewright/tilewright_c.h says what the functions do. Nothing here is public."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Progress = TunePolicyProgress
 
 
 def library_path() -> str:
-    """What is loaded: $TILEWRIGHT_LIBRARY, else the package's own copy."""
+    """The path to load: $TILEWRIGHT_LIBRARY, else the package's own copy."""
     here = os.path.dirname(os.path.abspath(__file__))
     return os.environ.get("TILEWRIGHT_LIBRARY") or os.path.join(here, "_lib", "libtilewright_c.so")
 
@@ -45,7 +45,7 @@ def _load() -> ctypes.CDLL:
 
 
 def raise_last() -> None:
-    """Raises what the calling thread's latest failure said."""
+    """Raises the calling thread's latest failure."""
     at = lib.tw_last_error()
 
     def part(name: str) -> str:
@@ -64,7 +64,7 @@ def _check(status: int, function: Any, arguments: Any) -> None:
 
 
 class _Library:
-    """The functions, bound when they are first asked for: importing the package opens nothing."""
+    """The functions, bound on first use: importing the package opens nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "cdll":
@@ -84,13 +84,13 @@ class _Library:
 
 
 def _without_error(function: Any) -> Any:
-    """tw_last_error() says the same."""
+    """Omits the error output: tw_last_error() says the same."""
     function.argtypes = (*function.argtypes, c_void_p)
     return lambda *arguments: function(*arguments, None)
 
 
 def raw_launch(name: str) -> Any:
-    """A launch function of one's own that returns its status: nothing but ctypes is between the caller and C."""
+    """A separate binding of a launch function, which returns its status: only ctypes is between caller and C."""
     function = lib.cdll[name]
     function.argtypes = FUNCTIONS[name][1]
     function.restype = c_int32
@@ -124,7 +124,7 @@ def string(value: bytes | None) -> str:
 
 
 def take(at: c_void_p) -> str:
-    """The text behind a char** output, which is freed."""
+    """The text of a char** output; frees it."""
     try:
         return string(ctypes.string_at(at)) if at else ""
     finally:

@@ -28,7 +28,7 @@ MAJOR = 1
 READ_ONLY = 1  # bit of DLManagedTensorVersioned::flags
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
 
-# DLDataTypeCode, for the number of bits; the names are NumPy's and PyTorch's.
+# By DLDataTypeCode and number of bits; the names are NumPy's and PyTorch's.
 _TYPES = {
     (0, 8): "int8",
     (0, 16): "int16",
@@ -48,7 +48,7 @@ _TYPES = {
     (14, 8): "float8_e8m0fnu",
 }
 
-# With the GIL held: a deleter that takes it may do so again, and one that does not needs it.
+# Called with the GIL held: a deleter may take it again, or may rely on it.
 _Deleter = PYFUNCTYPE(None, c_void_p)
 
 
@@ -91,7 +91,7 @@ _KINDS = ((b"dltensor_versioned", b"used_dltensor_versioned", _Versioned), (b"dl
 
 
 class Borrowed:
-    """A tensor taken out of a capsule, until close(). Strides and byte counts are in elements and bytes."""
+    """A tensor taken from a capsule, held until close(). Strides are in elements, sizes in bytes."""
 
     __slots__ = ("_at", "_kind", "device", "dtype", "itemsize", "pointer", "readonly", "shape", "strides")
 
@@ -115,7 +115,7 @@ class Borrowed:
         managed = self._kind.from_address(self._at)
         self.readonly = False
         if self._kind is _Versioned:
-            if managed.major > MAJOR:  # nothing but the head of the struct may be read then
+            if managed.major > MAJOR:  # then only the head of the struct may be read
                 raise _errors.must_be(name, f"DLPack {managed.major}.{managed.minor}", f"DLPack up to {MAJOR}.x")
             self.readonly = bool(managed.flags & READ_ONLY)
         t = managed.tensor

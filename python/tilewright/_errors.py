@@ -59,7 +59,7 @@ class TooLarge(TilewrightError, ValueError):
 
 
 class WouldTune(TilewrightError):
-    """Needs compiling or measuring now, which was forbidden: by a stream capture, or by the engine's options."""
+    """Must compile or measure now, but a stream capture or the engine's options forbid it."""
 
     code = "would_tune"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of the C library as Python objects, and functions of Python's that C calls."""
+"""Handles of the C library as Python objects, and Python functions that C calls."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Self = TypeVar("Self", bound="Handle")
 
 
 class _Reference(ctypes.c_void_p):
-    """One reference to an object of C. Whoever holds it, as ctypes does during a call, keeps the object."""
+    """One reference to a C object. Holding it, as ctypes does during a call, keeps the object alive."""
 
-    release: Callable[[int], None]  # looked up at once: at interpreter exit there may be no module to ask
+    release: Callable[[int], None]  # looked up early: at interpreter exit the module may be gone
 
     def __del__(self) -> None:
         if self.value is not None:
@@ -23,11 +23,11 @@ class _Reference(ctypes.c_void_p):
 
 
 class Handle:
-    """Owns one reference. close() gives it back, as do the context manager and the end of the object; what was
-    enqueued on a GPU must have ended before. Calls that other threads are in, and the one whose callback closes it,
-    keep the object until they return. Closing twice does nothing; using it afterwards is InvalidArgument."""
+    """Owns one reference. close() releases it, as does leaving the context manager or deleting the object; its GPU work
+    must have ended by then. Calls in progress, in other threads or around a callback that closes it, keep the object
+    until they return. Closing twice does nothing; use after close() raises InvalidArgument."""
 
-    _handle: _Reference | None = None  # of the class: what an object has that was closed or never finished
+    _handle: _Reference | None = None  # on the class: for an object that was closed or never finished
 
     def _own(self, kind: str, handle: ctypes.c_void_p) -> None:
         reference = _Reference()
@@ -43,8 +43,8 @@ class Handle:
 
     @property
     def _as_parameter_(self) -> _Reference | None:
-        """What ctypes passes for the object, and holds until the call has returned. Of one that is closed null, which
-        functions that can fail refuse; calls of others use _open()."""
+        """What ctypes passes for the object, and holds until the call returns. A closed object passes null, which
+        functions that can fail refuse; calls to others use _open()."""
         return self._handle
 
     @property
@@ -69,10 +69,9 @@ class Handle:
 
 
 class Calls:
-    """Functions of Python's during one call into C, as a context manager around it. What they raise comes out of it
-    unchanged: C sees a failure, and the first exception is raised again when C has returned. So is an interrupt
-    (Ctrl-C) of the main thread, which is held back while C runs: raised where a callback begins, nobody could catch
-    it."""
+    """Python callbacks of one call into C, as a context manager around it. Their exceptions leave it unchanged: C sees
+    a failure, and the first exception is raised again when C has returned. An interrupt (Ctrl-C) of the main thread is
+    held back, too, while C runs: raised where a callback begins, it could not be caught."""
 
     def __init__(self) -> None:
         self.raised: BaseException | None = None
@@ -80,7 +79,7 @@ class Calls:
         self._handler: Any = None
 
     def guard(self, function: Callable[..., Any], failed: Any) -> Callable[..., Any]:
-        """The function, which returns `failed` instead of raising."""
+        """The function, made to return `failed` instead of raising."""
 
         def guarded(*arguments: Any) -> Any:
             try:

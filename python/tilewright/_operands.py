@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A problem's buffers against a caller's arguments: which array is which buffer, and whether its memory will do. All of
-it is checked before anything is launched, so that nothing is read or written out of bounds."""
+"""Matches a caller's arguments to a problem's buffers, and checks their memory. Everything is checked before a launch,
+so that nothing is read or written out of bounds."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from . import _arrays, _c, _errors, codec
 from ._arrays import View
 
-# The dtypes of formats that are elements, as arrays name them. Bytes are taken for any of them; 16-bit integers for
-# floats that NumPy does not have.
+# Array dtypes of the formats that are plain elements. Bytes are accepted for all, uint16 also for floats of 16 bits.
 _DTYPES = {
     "f32": ("float32",),
     "f16": ("float16", "uint16"),
@@ -33,17 +32,17 @@ class Slot(NamedTuple):
     name: str  # "x.data"
     operand: str  # "x"
     stream: str  # "data", "scales", "global"
-    bytes: int  # if the size does not follow the rows
-    row_bytes: int  # of one row in memory; 0: the size does not follow them
+    bytes: int  # if the size is independent of the rows
+    row_bytes: int  # of one row in memory; 0: the size is independent of the rows
     output: bool
     scratch: bool
-    optional: bool  # on the host, zeros stand for it
+    optional: bool  # may be left out; zeros replace it on the host
     dtypes: tuple[str, ...]  # of elements; empty: any whose size divides `item`
     item: int
     cols: int  # elements of a row; 0: unknown
     align: int  # bytes
     stride: str  # "ldx", or ""
-    line_bytes: int = 0  # of one row of a matrix in memory, whether or not the size follows the rows
+    line_bytes: int = 0  # of one matrix row in memory, even if the size is independent of the rows
 
 
 class Value(NamedTuple):
@@ -56,17 +55,17 @@ class Value(NamedTuple):
 
 class Slots(NamedTuple):
     all: tuple[Slot, ...]
-    places: dict[str, dict[str, int]]  # of an operand's streams among them
+    places: dict[str, dict[str, int]]  # index in `all`, by operand and stream
     formats: dict[str, codec.Format] = {}  # of operands that have one
     packed: str = ""  # the operand that is stored in tiles or panels
-    rows_per: int = 1  # rows in memory for one row that a launch counts
-    default_per: int = 1  # rows that a launch counts for one row of the problem
-    rows_name: str = "rows"  # of the launch's rows; "": the problem fixes them
+    rows_per: int = 1  # rows in memory for one row of a launch
+    default_per: int = 1  # rows of a launch for one row of the problem
+    rows_name: str = "rows"  # name of the launch's rows; "": the problem fixes them
     values: tuple[Value, ...] = ()  # of a launch
 
 
 def slots(problem: Any, launch: bool) -> Slots:
-    """What a launch of the problem takes, or its computation on the host: there, sizes are exactly the buffers'."""
+    """What a launch of the problem takes, or its computation on the host, where sizes are exactly the buffers'."""
     rows = problem.rows_info()
     packed, memory_rows = "", 1
     found: dict[str, codec.Format] = {}
@@ -118,7 +117,7 @@ def _values_of(problem: Any) -> Iterator[Value]:
 
 
 def numbers(wanted: Slots, given: dict[str, Any]) -> Any:
-    """The values of a launch, as C takes them. Raises InvalidArgument naming the one that is no such number."""
+    """The values of a launch, as C takes them. Raises InvalidArgument naming a value that is not such a number."""
     out = (_c.Value * len(wanted.values))()
     for to, value in zip(out, wanted.values):
         number = given.get(value.name, value.default)
@@ -163,8 +162,9 @@ def bind(
     ordinal: int | None,
     stream: int | None,
 ) -> Bound:
-    """Finds the array of every buffer and checks it. ordinal: the GPU of a launch, None or -1: on the host. rows None:
-    those that the first array has which follows them, else default_rows. Raises InvalidArgument naming the argument."""
+    """Finds and checks the array of every buffer. ordinal: the launch's GPU; None or -1: the host. rows: None takes
+    them from the first array whose size depends on them, else default_rows. Raises InvalidArgument naming the
+    argument."""
     given = _values(wanted, values)
     bound = Bound()
     bound.strides = {name: _count(value, name) for name, value in strides.items()}
@@ -201,7 +201,7 @@ def bind(
 def bind_launch(
     wanted: Slots, problem: Any, arguments: dict[str, Any], rows: int | None, ordinal: int, stream: int
 ) -> tuple[Bound, Any]:
-    """The arguments of a launch, rows and numbers among them: bind(), and numbers()."""
+    """bind() and numbers() for a launch's arguments, which include rows and numbers."""
     given = {name: value for name, value in arguments.items() if value is not None}
     count = given.pop(wanted.rows_name, rows) if wanted.rows_name else rows
     if rows is not None and count != rows:
@@ -252,7 +252,7 @@ def _streams(wanted: Slots, operand: str, value: Any) -> codec.Streams:
 
 
 def _check_kind(slot: Slot, view: View, ordinal: int | None) -> None:
-    """Whose memory it is, and of what type."""
+    """Checks the memory's device and dtype."""
     if ordinal is not None and ordinal < 0:  # a CPU's launch
         ordinal = None
     if ordinal is None and view.device != _arrays.HOST:
@@ -275,7 +275,7 @@ def _check_kind(slot: Slot, view: View, ordinal: int | None) -> None:
 
 
 def _rows_of(wanted: Slots, bound: Bound, default: int) -> int:
-    """The rows that the first array has which follows them."""
+    """The rows of the first array whose size depends on them."""
     for slot, view in zip(wanted.all, bound.views):
         if not slot.row_bytes or not view.dtype:
             continue
@@ -292,8 +292,8 @@ def _rows_of(wanted: Slots, bound: Bound, default: int) -> int:
 
 
 def _check_size(slot: Slot, view: View, bound: Bound, rows: int, exact: bool) -> None:
-    """rows: in memory. exact: they were counted, not given, so that other arrays have to have as many; else an array
-    may have room for more."""
+    """rows: in memory. exact: rows were counted, not given, so other arrays must have as many; else an array may have
+    room for more."""
     strided = view.strided
     if strided and not (slot.stride and slot.row_bytes):
         raise _errors.must_be(slot.name, "rows with gaps between them", "a contiguous array; copy it")
@@ -314,7 +314,7 @@ def _check_size(slot: Slot, view: View, bound: Bound, rows: int, exact: bool) ->
 
 
 def _take_stride(slot: Slot, view: View, bound: Bound) -> None:
-    """The distance of an array's rows as the launch's argument."""
+    """Makes an array's row stride the launch's argument."""
     if view.row_bytes != slot.row_bytes:
         raise _errors.InvalidArgument(
             slot.name, f"rows of {view.row_bytes} bytes", f"must have rows of {slot.row_bytes} bytes"

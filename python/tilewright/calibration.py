@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration: which range of a tensor's values to keep when it is quantized, and the scale and zero point of it.
+"""Calibration: the range of a tensor's values to keep when it is quantized, with its scale and zero point.
 docs/use/calibration.md has the methods and their formulas.
 
     seen = Observer()
@@ -33,9 +33,9 @@ class ClipRange(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """What was seen of one channel. numbers: how many values were not NaN; without any, min and max are None. negative and
-    positive: histograms of magnitudes, bin i counting those in [i w, (i + 1) w) with w = 2^exponent; empty without
-    bins. batches: that have ended."""
+    """What was seen of one channel. numbers: values that were not NaN; if 0, min and max are None. negative, positive:
+    histograms of magnitudes; bin i counts those in [i w, (i + 1) w) with w = 2^exponent; empty without bins. batches:
+    how many ended."""
 
     numbers: int
     nans: int
@@ -48,9 +48,9 @@ class Observation(NamedTuple):
 
 
 class Observer(Handle):
-    """Accumulates values of the host's memory, of the tensor or of each channel. bins: of each sign's histogram, a
-    power of two from 256 to 65536, or 0: none, which leaves "min-max" and "moving-average". momentum: of the moving
-    average over batches."""
+    """Accumulates values in host memory, for the tensor or for each channel. bins: of each sign's histogram, a power of
+    two from 256 to 65536; 0: no histogram, only "min-max" and "moving-average". momentum: of the moving average over
+    batches."""
 
     def __init__(self, channels: int = 1, bins: int = 2048, momentum: float = 0.9) -> None:
         handle = ctypes.c_void_p()
@@ -58,10 +58,9 @@ class Observer(Handle):
         self._own("observer", handle)
 
     def observe(self, values: Any, *, axis: int | None = None, first: int = 0) -> None:
-        """values: a dense array of float32, float16 or bfloat16. axis: that of the channels; None: the array is one
-        channel's, or a piece of a matrix whose rows are the channels' values side by side. first: the index of its
-        first element in the whole. Raises InvalidArgument; for an infinity with its place, and the observer is as
-        before."""
+        """values: a dense array of float32, float16 or bfloat16. axis: the channels'; None: the array is one channel,
+        or a piece of a matrix with one column for each channel. first: the index of its first element in the whole
+        tensor. Raises InvalidArgument; for an infinity it names the place, and the observer is unchanged."""
         view = _dense(values, "values", _arrays.HOST, None)
         try:
             arguments = (_format(view, "values"), view.pointer, view.nbytes, first, _inner(view, axis, self.channels))
@@ -70,15 +69,15 @@ class Observer(Handle):
             view.close()
 
     def end_batch(self) -> None:
-        """Ends a batch, which is what the moving average counts."""
+        """Ends a batch; the moving average is over batches."""
         lib.tw_observer_end_batch(self)
 
     def merge(self, other: Observer) -> None:
-        """As if this one had seen what the other has, after its own."""
+        """Adds what the other has seen, as if after this one's own."""
         lib.tw_observer_merge(self, other)
 
     def json(self) -> str:
-        """The state; from_json() has it back to the bit."""
+        """The state; from_json() restores it bit for bit."""
         text = ctypes.c_void_p()
         lib.tw_observer_json(self, ctypes.byref(text))
         return _c.take(text)
@@ -146,8 +145,8 @@ def scale_for(range: ClipRange, target: str = "int8", *, asymmetric: bool = Fals
 
 
 class DeviceObserver(Handle):
-    """An Observer of values in a GPU's memory. dtype: theirs, "float32", "float16" or "bfloat16". Raises what
-    Engine.prepare() raises. Streams given to its calls must have an order of their own."""
+    """An Observer of values in a GPU's memory. dtype: the values', "float32", "float16" or "bfloat16". Raises what
+    Engine.prepare() raises. The caller must order the streams of its calls."""
 
     def __init__(
         self,
@@ -168,9 +167,9 @@ class DeviceObserver(Handle):
         self.device, self.dtype, self.channels = device, dtype, channels
 
     def observe(self, values: Any, *, axis: int | None = None, first: int = 0, stream: Any = None) -> None:
-        """As Observer.observe(), of a dense array in the GPU's memory. Enqueued; the array must stay until that has
-        ended. Also under stream capture, but then elements count once, not with each replay. An infinity is an error of
-        observed()."""
+        """Observer.observe() of a dense array in the GPU's memory. Enqueued; the array must stay until that has run.
+        Allowed under stream capture, but elements count once, not with each replay. observed() raises for an
+        infinity."""
         on = stream_handle(stream)
         view = _dense(values, "values", _arrays.CUDA, on)
         try:
@@ -190,7 +189,7 @@ class DeviceObserver(Handle):
         lib.tw_device_observer_end_batch(self, stream_handle(stream))
 
     def observed(self) -> Observer:
-        """Waits for the GPU; what was seen so far. Raises InvalidArgument naming the first infinite element."""
+        """Waits for the GPU; returns what was seen so far. Raises InvalidArgument naming the first infinite element."""
         handle = ctypes.c_void_p()
         lib.tw_device_observer_observed(self, ctypes.byref(handle))
         return Observer._of(handle)
@@ -223,7 +222,7 @@ def _format(view: _arrays.View, name: str) -> bytes:
 
 
 def _inner(view: _arrays.View, axis: int | None, channels: int) -> int:
-    """Elements behind the axis of the channels, which has as many."""
+    """Elements after the channel axis, whose extent is `channels`."""
     if axis is None:
         return 1
     if not -len(view.shape) <= axis < len(view.shape) or view.shape[axis] != channels:

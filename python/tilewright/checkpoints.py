@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""4-bit weights of GPTQ, AWQ and compressed-tensors checkpoints, to formats and back, without rounding, on the host.
+"""Converts 4-bit weights of GPTQ, AWQ and compressed-tensors checkpoints to formats and back, exactly, on the host.
 
     layer = import_weights("gptq", codes=qweight, zeros=qzeros, scales=scales, g_idx=g_idx, group=128)
     layer.weight                       # an Encoded: w[n, k] of a gemm
     layer.order                        # act-order: column i of w was column order[i]; None if columns kept their places
 
-Tensors are NumPy or PyTorch arrays of the host: codes, zeros and g_idx of int32, scales of float16 or bfloat16 (or the
-bits of the latter as uint16). Pure functions, for any thread."""
+Tensors are NumPy or PyTorch arrays of the host: codes, zeros and g_idx of int32, scales of float16 or bfloat16 (or its
+bits as uint16). Pure functions: any thread may call them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _TYPES = {"int32": "i32", "float16": "f16", "bfloat16": "bf16", "uint16": "bf16"
 
 
 class Imported(NamedTuple):
-    """A linear layer's weight, and the order of its columns: the gemm's x is x[:, order]. None: as they were."""
+    """A linear layer's weight, and the order of its columns: the gemm takes x[:, order]. None: unchanged."""
 
     weight: codec.Encoded
     order: Any
 
 
 class CheckpointTensors(NamedTuple):
-    """As a checkpoint has them: qweight or weight_packed; qzeros or weight_zero_point; scales or weight_scale; g_idx.
-    None where the packing has no such tensor. Scales of bf16 are their bits, uint16."""
+    """As a checkpoint stores them: qweight or weight_packed; qzeros or weight_zero_point; scales or weight_scale;
+    g_idx. None where the packing has no such tensor. Scales of bf16 are their bits, uint16."""
 
     codes: Any
     zeros: Any
@@ -93,8 +93,8 @@ def import_formats(
     group: int = 128,
     bits: int = 4,
 ) -> list[str]:
-    """The formats that hold the weight, best first. Raises Unsupported if bits or group have none, InvalidArgument
-    naming the tensor that is missing or does not fit."""
+    """The formats that hold the weight, best first. Raises Unsupported if no format has the bits or group,
+    InvalidArgument naming the tensor that is missing or does not fit."""
     tensors = {"codes": codes, "zeros": zeros, "scales": scales, "g_idx": g_idx}
     return _formats(_Weight(packing, tensors, n, k, group, bits))
 
@@ -122,9 +122,10 @@ def import_weights(
     bits: int = 4,
     format: str | None = None,
 ) -> Imported:
-    """One linear layer. packing: "gptq", "gptq_v2", "awq" or "compressed_tensors". n, k: output features and reduction;
-    None: as the shape of codes says. group: elements of a row under one scale, -1: a whole row. format: one of
-    import_formats(), None: the best. Raises as import_formats(), and Unsupported for a scale that the format rounds."""
+    """Imports one linear layer. packing: "gptq", "gptq_v2", "awq" or "compressed_tensors". n, k: output features and
+    reduction; None: from the shape of codes. group: elements of a row under one scale; -1: the row. format: one of
+    import_formats(), None: the best. Raises what import_formats() raises; Unsupported for a scale that the format
+    rounds."""
     tensors = {"codes": codes, "zeros": zeros, "scales": scales, "g_idx": g_idx}
     weight = _Weight(packing, tensors, n, k, group, bits)
     chosen = codec.find(_formats(weight)[0] if format is None else format)
@@ -173,8 +174,8 @@ def export_weights(
 
 
 def gather_rows(weight: codec.Encoded, order: Any) -> codec.Encoded:
-    """Row i of the result is row order[i], each once: a layer's output features in the order in which the next one
-    wants its x."""
+    """Permutes rows: row i of the result is row order[i]. Gives a layer's outputs the order that the next one's x
+    needs."""
     indices = _order(order, weight.rows)
     source = [None if s is None else codec.on_host(s, "weight").pointer for s in weight.streams]
     out = codec.empty(weight.format, len(indices), weight.cols)

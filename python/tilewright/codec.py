@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formats: how the numbers of a matrix are stored, and the reference codecs of all of them, on the host.
+"""Formats, which say how a matrix is stored, and the reference codecs of all of them, on the host.
 
     w = tilewright.encode(array, "q4_0")      # array: [rows, cols] floats
     w.data, w.scales, w.global_scale          # bytes, as kernels read them
     tilewright.decode(w)                      # [rows, cols] float32
 
-Values; every function may be called from any thread, and none needs a GPU."""
+Objects are values. Functions may be called from any thread and need no GPU."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from ._c import lib
 
 STREAMS = ("data", "scales", "global")
 _SCOPES = {0: "block", 1: "row", 2: "tensor"}
-# Elements below which another thread costs more than it brings: about a millisecond of the slowest encoder.
+# Fewer elements are not worth another thread: these take the slowest encoder about a millisecond.
 _WORTH_A_THREAD = 1 << 18
 
 
 class StreamSpec(NamedTuple):
-    """One of a format's streams of bytes: an item of `bytes` for each "block", "row" or "tensor"; `rows` rows, counted
-    from the first one, share it."""
+    """One byte stream of a format, with an item of `bytes` for each `scope`: "block", "row" or "tensor". Each `rows`
+    rows, from the first one on, share an item."""
 
     scope: str
     bytes: int
@@ -33,9 +33,9 @@ class StreamSpec(NamedTuple):
 
 
 class Format(NamedTuple):
-    """What the library knows of a format. `block`: elements of a row that share an item; rows are whole blocks.
-    `bits`: of one code. `encoders`: rules of rounding, the first is the default. `streams`: of "data", "scales" and
-    "global" those that it has."""
+    """What the library knows of a format. `block`: elements of a row that share an item; rows are whole blocks. `bits`:
+    of one code. `encoders`: rules of rounding, the first is the default. `streams`: those that it has of "data",
+    "scales" and "global"."""
 
     name: str
     title: str
@@ -47,7 +47,7 @@ class Format(NamedTuple):
     source: str
 
     def stream_bytes(self, stream: str, rows: int, cols: int) -> int:
-        """Bytes of one of its streams of a rows x cols matrix; 0 if it has none of that name."""
+        """Bytes of a stream of a rows x cols matrix; 0 if the format has no such stream."""
         if stream not in STREAMS:
             raise _errors.must_be("stream", repr(stream), f"one of {', '.join(STREAMS)}")
         out = ctypes.c_int64()
@@ -62,8 +62,7 @@ class Format(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The streams of one matrix, wherever they are: what launches take for an operand. Those that the format does not
-    have are None."""
+    """The streams of one matrix, in any memory, as launches take an operand. A stream that the format lacks is None."""
 
     data: Any
     scales: Any = None
@@ -135,7 +134,7 @@ def _all() -> tuple[Format, ...]:
 
 
 def find(name: str, field: str = "format") -> Format:
-    """A format by name. Raises InvalidArgument for the field, which names the nearest ones and lists all."""
+    """A format by name. Raises InvalidArgument for the field, suggesting the nearest names and listing all."""
     _c.text(name, field)
     for format in _all():
         if format.name == name:
@@ -157,10 +156,10 @@ def encode(
     global_scale: float | None = None,
     threads: int | None = None,
 ) -> Encoded:
-    """Encodes floats. array: [..., cols] of float32, float16, bfloat16 or float64 in host memory (the last with NumPy);
-    all but the last dimension are rows. cols is a multiple of the format's block. encoder: one of Format.encoders.
-    global_scale: the factor of formats that have one for the whole tensor; None: the one for the largest magnitude.
-    threads: at most as many; None: one per core. Raises InvalidArgument naming the argument."""
+    """Encodes floats. array: [..., cols] of float32, float16, bfloat16 or (with NumPy) float64 in host memory; all but
+    the last dimension are rows. cols is a multiple of the format's block. encoder: one of Format.encoders.
+    global_scale: the tensor's factor, for formats that have one; None: derived from the largest magnitude. threads: at
+    most this many; None: one per core. Raises InvalidArgument naming the argument."""
     format = format if isinstance(format, Format) else find(format)
     rows, cols, values, keep = _floats(array, "array")
     if format.block > 1 and cols % format.block:
@@ -229,9 +228,8 @@ def decode(
 
 
 def streams_of(value: Any, format: Format | None, name: str) -> Streams:
-    """An operand as its streams: an Encoded, a Streams, a tuple of as many items as the format has streams, or one
-    array
-    for the data."""
+    """The streams of an operand: an Encoded, a Streams, a tuple with one item for each of the format's streams, or one
+    array for the data."""
     if isinstance(value, Encoded):
         if format is not None and value.format != format:
             raise _errors.must_be(name, value.format.name, f"a matrix of format {format.name}")
@@ -293,7 +291,7 @@ def _write(array: Any, value: ctypes.c_float) -> None:
 
 
 def _from_row(matrix: Encoded, operand: _c.Operand, first: int) -> _c.Operand:
-    """The streams from a row on, one where no item begins before it."""
+    """The streams from row `first` on, which must begin an item."""
     out = _c.Operand(operand.data, operand.scales, operand.global_scale)
     if first:
         out.data += matrix.format.stream_bytes("data", first, matrix.cols)
@@ -322,7 +320,7 @@ def _in_blocks(work: Any, format: Format, rows: int, cols: int, threads: int | N
 
 
 def _largest(values: int, count: int) -> float:
-    """The largest magnitude of `count` floats; not-a-numbers count as none."""
+    """The largest magnitude of `count` floats; NaNs are ignored."""
     numpy = _arrays.numpy_or_none()
     floats = (ctypes.c_float * count).from_address(values) if count else ()
     if numpy is None:
@@ -331,7 +329,7 @@ def _largest(values: int, count: int) -> float:
 
 
 def _floats(array: Any, name: str) -> tuple[int, int, int, Any]:
-    """Rows, columns and address of float32, and what keeps them alive."""
+    """Rows, columns, the address of float32 values, and their owner."""
     view = _arrays.view(array, name)
     if view.dtype == "":
         raise _errors.must_be(name, hex(array), "an array, which has a shape")

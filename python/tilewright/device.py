@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs, this machine's CPU, memory and streams, for programs that have no CUDA library of their own; one that has
-(PyTorch, CuPy) passes its own arrays and streams instead."""
+"""GPUs, this machine's CPU, memory and streams, for programs without a CUDA library of their own. Programs with PyTorch
+or CuPy pass their arrays and streams instead."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ._handles import Handle
 
 
 def device_count(driver: str | os.PathLike[str] | None = None) -> int:
-    """How many GPUs there are; 0 where there is no driver. Never raises for that. driver: the path of libcuda."""
+    """The number of GPUs; without a driver 0, not an error. driver: the path of libcuda."""
     return int(lib.tw_device_count(None if driver is None else _c.path(driver, "driver")))
 
 
 class Device(Handle):
-    """A GPU, by its primary context, which the CUDA runtime and PyTorch share. driver: the path of libcuda, None:
-    libcuda.so.1. Raises LibraryMissing without a driver, InvalidArgument with the ordinals that there are,
-    DriverFailed. Usable from any thread; after fork() a child that uses it gets Forked. Device.cpu() is the CPU."""
+    """A GPU through its primary context, which the CUDA runtime and PyTorch share. driver: the path of libcuda, None:
+    libcuda.so.1. Raises LibraryMissing without a driver, InvalidArgument listing the valid ordinals, DriverFailed.
+    Usable from any thread; a fork()ed child that uses it gets Forked. Device.cpu() is the CPU."""
 
     def __init__(self, ordinal: int = 0, driver: str | os.PathLike[str] | None = None) -> None:
         handle = ctypes.c_void_p()
@@ -31,9 +31,9 @@ class Device(Handle):
     @classmethod
     def cpu(cls, threads: int | None = None, target: str | None = None) -> Device:
         """This machine's CPU. Launches take arrays of the host (NumPy's, PyTorch's CPU tensors) and no stream, and are
-        complete when they return. threads: the calling one included; None: as many as the process may use CPUs. target:
-        what kernels are compiled for, "x86-64-v3"; None: the best of those that this CPU runs. Raises InvalidArgument
-        for more than 1024 threads, and with the targets that there are. Usable from any thread, and in a child of
+        complete when they return. threads: including the calling one; None: one for each CPU that the process may use.
+        target: of the kernels, "x86-64-v3"; None: the best that this CPU runs. Raises InvalidArgument for more than
+        1024 threads, or for another target, listing those available. Usable from any thread, and in a child of
         fork()."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise _errors.must_be("threads", repr(threads), "None, or 1 to 1024")
@@ -71,7 +71,7 @@ class Device(Handle):
         return Memory(self, size)
 
     def upload(self, value: Any) -> Any:
-        """Copies host memory to the device: of an array a Memory, of an Encoded or a tuple Streams of Memory."""
+        """Copies host memory to the device. Returns a Memory; for an Encoded or a tuple, Streams of Memory."""
         if isinstance(value, (codec.Encoded, tuple)):
             streams = codec.streams_of(value, None, "value")
             return codec.Streams(*(None if s is None else self.upload(s) for s in streams))
@@ -85,9 +85,9 @@ class Device(Handle):
 
 
 class Memory(Handle):
-    """Memory of a device. Copies and fill() wait for their completion. It must outlive the launches that use it: close()
-    it, or let go of it, only when they have ended. Also an array of uint8 for other libraries
-    (__cuda_array_interface__; of a CPU, __array_interface__). One thread at a time."""
+    """Memory of a device. Copies and fill() are synchronous. It must outlive the launches that use it: close() or drop
+    it only when they have ended. Other libraries see an array of uint8 (__cuda_array_interface__; on a CPU,
+    __array_interface__). One thread at a time."""
 
     def __init__(self, device: Device, size: int) -> None:
         handle = ctypes.c_void_p()
@@ -114,8 +114,8 @@ class Memory(Handle):
         view.close()
 
     def download(self, size: int | None = None, offset: int = 0, *, dtype: Any = None, shape: Any = None) -> Any:
-        """A copy of `size` bytes (None: all behind offset) on the host: a NumPy array of uint8, or of the dtype and
-        shape that are asked for; a bytearray where there is no NumPy."""
+        """A copy of `size` bytes (None: all from offset on) on the host: a NumPy array of uint8, or of the given dtype
+        and shape; a bytearray where there is no NumPy."""
         count = self.size - offset if size is None else size
         self._check_range(offset, count)
         out = _arrays.allocate(count)
@@ -160,7 +160,7 @@ class Memory(Handle):
 
 
 class Stream(Handle):
-    """A stream of a GPU, which does not wait for the legacy default stream. Any thread."""
+    """A GPU stream that does not wait for the legacy default stream. For any thread."""
 
     def __init__(self, device: Device) -> None:
         handle = ctypes.c_void_p()

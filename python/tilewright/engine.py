@@ -35,17 +35,17 @@ class Kernel(Handle):
         """Enqueues a launch on `stream` (an integer, a Stream, or an object of PyTorch's or CuPy's; None: the legacy
         default stream). Compiles, allocates and waits for nothing.
 
-        arguments: what the problem has (Problem.buffers, Problem.values), by name. Buffers are named by operand, x, or
-        by stream, **{"x.scales": array}: an array in the GPU's memory, a tuple (data, scales, global_scale), a Streams,
-        or an address. Arrays are of the format's type or of uint8; a gemm's x [m, k], w [n, k], y and c [m, n], bias
-        [n], whose rows may lie apart (ldx, ldy and ldc follow from the array, or are given in elements). A conv's are
-        contiguous in its layouts (of PyTorch's channels_last tensors pass x.permute(0, 2, 3, 1)). A workspace is zero
-        when first used. Values are numbers: alpha and beta, the factors of this call; a cast's seed, of 64 bits.
-        A kernel of one's own: the task's arrays by name.
+        arguments: the problem's buffers and values (Problem.buffers, Problem.values), by name. Name a buffer by
+        operand, x, or by stream, **{"x.scales": array}. It is an array in the GPU's memory, a tuple (data, scales,
+        global_scale), a Streams, or an address. Arrays have the format's type or uint8. A gemm's are x [m, k], w [n,
+        k], y and c [m, n], bias [n]; rows may have gaps (ldx, ldy and ldc follow from the array, or are given in
+        elements). A conv's are contiguous in its layouts (for channels_last tensors pass x.permute(0, 2, 3, 1)). A
+        workspace must be zero when first used. Values are numbers: alpha and beta, of this call; a cast's seed, of 64
+        bits. A Task takes its arrays by name.
 
         rows: of this call, also by the problem's name for them (m of a gemm, pieces of an unscale); with contiguous
-        groups those of all. None: as many as the first array has, and all others exactly as many; a number: arrays may
-        have room for more.
+        groups, of all groups. None: the first array's, which all others must match; a number: arrays may have room for
+        more.
 
         Everything but an address is checked before anything is launched: InvalidArgument names the argument. The arrays
         must stay allocated until the launch has ended."""
@@ -64,8 +64,8 @@ class Kernel(Handle):
             bound.close()
 
     def launch_raw(self, stream: int | None, x: int, w: int, w_scales: int | None, y: int, m: int) -> None:
-        """The common gemm as a bare call of C: dense x and y, no bias, no residual, no workspace; addresses, and a
-        stream's handle. Only what the library itself checks is checked. About a microsecond."""
+        """The common gemm as a bare C call, with addresses and a stream's handle: dense x and y, no bias, residual or
+        workspace. Only the library itself checks. Takes about a microsecond."""
         if self._raw_gemm(self._handle, stream, x, w, w_scales, y, m):
             _c.raise_last()
 
@@ -90,7 +90,7 @@ class Kernel(Handle):
         return self.describe(rows).candidate
 
     def check_pointers(self, on: bool = True) -> None:
-        """Whether each launch asks the driver about its pointers. Off by default, since it costs microseconds."""
+        """Sets whether each launch asks the driver about its pointers. Off by default, since it costs microseconds."""
         lib.tw_kernel_check_pointers(self, int(on))
 
     def __repr__(self) -> str:
@@ -133,8 +133,8 @@ class Engine(Handle):
     # ---- kernels
 
     def device(self) -> Device:
-        """What calls without a device use: GPU 0, or where there is none, nor a driver that was named, this machine's
-        CPU. Opened when it is first needed."""
+        """The device of calls that name none: GPU 0, or this machine's CPU if there is no GPU and no driver was named.
+        Opened on first use."""
         with self._lock:
             if self._default is None:
                 cpu = self._driver is None and device_count() == 0
@@ -143,9 +143,9 @@ class Engine(Handle):
 
     def prepare(self, problem: Problem | str | Task, device: Device | None = None, stream: Any = None) -> Kernel:
         """A kernel for every number of rows of the problem: what tuning stored, else what the cost model ranks first.
-        Compiles what no cache has, which takes seconds; an equal problem again is answered from memory. stream: the one
-        that it will be launched on, if that may be capturing. Raises Unsupported with every family's reason,
-        CompileFailed, LibraryMissing, DriverFailed; WouldTune where it must not compile."""
+        Compiles what no cache has, which takes seconds; repeated problems are answered from memory. stream: the stream
+        of the launch, if it may be capturing. Raises Unsupported with every family's reason, CompileFailed,
+        LibraryMissing, DriverFailed; WouldTune if it must not compile."""
         gpu = device or self.device()
         subject = _subject(problem, gpu)
         handle = ctypes.c_void_p()
@@ -157,8 +157,8 @@ class Engine(Handle):
         return Kernel(handle, subject, gpu)
 
     def packed(self, problem: Problem | str, arch: str | Device | None = None) -> Problem:
-        """The problem with pack=tiles, or on a CPU pack=panels, where kernels of this target take packed weights at
-        every number of rows, else the problem again."""
+        """The problem with pack=tiles (on a CPU pack=panels) if this target's kernels take packed weights at every
+        number of rows, else the problem itself."""
         handle = ctypes.c_void_p()
         lib.tw_packed(self, as_problem(problem), self._arch(arch), ctypes.byref(handle))
         return Problem._of_handle(handle)
@@ -169,7 +169,7 @@ class Engine(Handle):
         """Reorders weights for a problem with pack=tiles or panels: on the device, once, at load. w: the streams as the
         format stores them, in the device's memory. tiles: (data, scales) to write, or None: new Memory. Returns the
         tiles, with w's factor for the tensor if it has one. Enqueued on `stream`; w must stay allocated until that has
-        ended. On the host: Problem.pack_weights()."""
+        run. On the host use Problem.pack_weights()."""
         gpu = device or self.device()
         problem = as_problem(packed)
         fields = problem.fields
@@ -220,12 +220,12 @@ class Engine(Handle):
     ) -> reports.TuneReport:
         """Measures candidates, checks each against a reference, and stores the fastest: for the bucket of the problem's
         rows (of a conv: its output pixels), or for every number of rows (all_rows). budget_seconds: wall clock;
-        patience: stop after so many without improvement; exhaustive: all of them, whatever the budget; retune: forget
+        patience: stop after this many without improvement; exhaustive: try all, whatever the budget; retune: forget
         what is stored.
 
-        progress: a function of (stage, done, total), or True for a bar of tqdm's on a terminal. Ctrl-C and exceptions
-        out of functions cancel the search and are raised; what was measured until then is stored. Raises
-        LibraryMissing, DriverFailed; Unsupported if no candidate is right."""
+        progress: a function of (stage, done, total), or True for a tqdm bar on a terminal. Ctrl-C or an exception in a
+        callback cancels the search and is raised; measurements so far are stored. Raises LibraryMissing, DriverFailed;
+        Unsupported if no candidate is correct."""
         gpu = device or self.device()
         subject = _subject(problem, gpu)
         calls = Calls() if isinstance(subject, Problem) else subject.calls
@@ -256,13 +256,12 @@ class Engine(Handle):
         cancelled: Callable[[], bool] | None = None,
     ) -> reports.PrewarmReport:
         """Compiles what prepare() and tune() will need on those targets; needs no GPU. top: candidates of each problem;
-        jobs: 0 is one per core; every_bucket: also what serves all other numbers of rows; reference: also the reference,
-        where no other kernel takes a problem, which else fails. worker: a program that compiles in processes of its own
-        ("": threads of this process; None: the packaged tool, if it is there).
+        jobs: 0 is one per core; every_bucket: also for all other numbers of rows; reference: for a problem that no
+        other kernel takes, compile the reference instead of failing. worker: a program that compiles in separate
+        processes ("": threads of this process; None: the packaged tool, if it is there).
 
-        What fails by itself is in the report; raises LibraryMissing without a compiler. cancelled is polled between
-        compiles. Ctrl-C and exceptions out of functions end it there, too, and are raised; what was compiled until then
-        is stored."""
+        The report lists what failed; raises LibraryMissing without a compiler. cancelled is polled between compiles.
+        Ctrl-C or an exception in a callback also ends it there and is raised; kernels compiled so far are stored."""
         from .__main__ import packaged_tool
 
         calls = problems.calls if isinstance(problems, Task) else Calls()
@@ -313,7 +312,7 @@ class Engine(Handle):
         return _c.take(source)
 
     def explain(self, problem: Problem | str, arch: str | Device | None = None) -> str:
-        """Why this kernel: stored or ranked, the keys, and what every family says. With a Device, of that GPU's stored
+        """Why this kernel: stored or ranked, the keys, and what every family says. A Device adds that GPU's stored
         choices."""
         gpu = arch if isinstance(arch, Device) else None
         text = ctypes.c_void_p()
@@ -351,7 +350,7 @@ class Engine(Handle):
 
     @property
     def cache_unwritable(self) -> str | None:
-        """Why what is learned does not reach the file; None if it does."""
+        """Why results are not written to the file; None if they are."""
         why = ctypes.c_void_p()
         lib.tw_cache_unwritable(self, ctypes.byref(why))
         return _c.take(why) if why else None
@@ -361,7 +360,7 @@ class Engine(Handle):
         lib.tw_cache_export(self, _c.path(path, "path"), int(binaries), int(replace))
 
     def merge(self, path: str | os.PathLike[str]) -> reports.MergeReport:
-        """Takes everything of another cache that is trusted, its binaries too."""
+        """Takes everything, binaries too, from another cache, which you trust."""
         return self._take("tw_cache_merge", path)
 
     def import_(self, path: str | os.PathLike[str]) -> reports.MergeReport:
@@ -396,8 +395,8 @@ def prewarm(
 
 
 def nvrtc_of_environment() -> str | None:
-    """The libnvrtc of NVIDIA's wheel beside this package, which the library cannot know of unless the environment is
-    activated. None if $TILEWRIGHT_NVRTC names another, or there is none."""
+    """The libnvrtc of NVIDIA's wheel beside this package; the library finds it itself only in an activated environment.
+    None if $TILEWRIGHT_NVRTC names another, or there is none."""
     if os.environ.get("TILEWRIGHT_NVRTC"):
         return None
     for folder in sys.path:
@@ -410,7 +409,7 @@ def nvrtc_of_environment() -> str | None:
 
 def _set_option(options: ctypes.c_void_p, name: str, value: Any) -> None:
     key = _c.text(name, "option")
-    if name == "shipped":  # several, instead of the environment's
+    if name == "shipped":  # a list, which replaces the environment's
         several = [value] if isinstance(value, (str, os.PathLike)) else list(value)
         for path in ["", *several]:
             lib.tw_options_set(options, key, _c.path(path, name))
@@ -429,7 +428,7 @@ def _subject(problem: Problem | str | Task, device: Device) -> Problem | Task:
 
 
 def _stop(cancelled: Callable[[], bool] | None, calls: Calls) -> Callable[[Any], int]:
-    """What C polls: an interrupt and a callback's exception stop it, as does the caller's function."""
+    """What C polls: an interrupt, a callback's exception or the caller's function stops it."""
     asked = calls.guard(cancelled, True) if cancelled is not None else lambda: False
     return lambda user: int(calls.stopped or bool(asked()))
 
@@ -441,7 +440,7 @@ def _progress(shown: Callable[[str, int, int], Any] | None, calls: Calls) -> Any
 
 
 class _bar:
-    """What `progress` means: a function, or for True a bar of tqdm's if it can be imported and stderr is a terminal."""
+    """Resolves `progress`: a function, or for True a tqdm bar, if tqdm is installed and stderr is a terminal."""
 
     def __init__(self, progress: Progress) -> None:
         self._shown = None if isinstance(progress, bool) else progress

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layer: a gemm or a convolution whose weights stay. It decides what a caller of Kernel decides by hand: whether w is
+"""Layer: a gemm or a convolution with constant weights. It decides what a caller of Kernel must decide: whether w is
 reordered, which launches quantize x, which memory they share. tilewright.torch's layers launch through it.
 
     layer = Layer(engine, "gemm x=q8_1 w=q4_0 y=f32 m=1 n=1024 k=4096", Device.cpu(), x_from="f32")
@@ -21,9 +21,9 @@ from .problem import Problem, as_problem
 
 
 class LayerProblems(NamedTuple):
-    """What a layer launches, each with one row where rows vary. main: the layer itself, with pack= and workspace= as the
-    target's kernels want them; cast: x to its format before it; fused: instead of both for at most `few` rows, quantizes x
-    itself; repack: reorders w at load. None: there is none."""
+    """What a layer launches, each with one row where rows vary. main: the layer itself, with the target's pack= and
+    workspace=; cast: converts x to its format first; fused: replaces both for at most `few` rows, and quantizes x
+    itself; repack: reorders w at load. None: not launched."""
 
     main: Problem
     cast: Problem | None
@@ -33,9 +33,9 @@ class LayerProblems(NamedTuple):
 
 
 def layer_problems(problem: Problem | str, arch: str, *, x_from: str | None = None, pack: bool = True) -> LayerProblems:
-    """The decisions of a Layer for a target ("sm_90a"), without a GPU: what to prewarm and to tune. x_from: the floats
-    that x arrives as, None: it arrives in its format. pack: whether w may be reordered; else it stays as the problem
-    says. Raises InvalidArgument, Unsupported."""
+    """The problems of a Layer on a target ("sm_90a"), without a GPU: what to prewarm and to tune. x_from: the float
+    format of the caller's x; None: x is in its own format. pack: whether w may be reordered; else it stays as the
+    problem says. Raises InvalidArgument, Unsupported."""
     found = _c.LayerProblems()
     lib.tw_layer_describe(as_problem(problem), _c.text(arch, "arch"), _x_from(x_from), int(pack), ctypes.byref(found))
     return _problems(found)
@@ -55,7 +55,7 @@ class Layer(Handle):
     def __init__(
         self, engine: Engine, problem: Problem | str, device: Device, *, x_from: str | None = None, pack: bool = True
     ) -> None:
-        """Prepares every kernel of layer_problems(). Raises what Engine.prepare() and that raise."""
+        """Prepares every kernel of layer_problems(). Raises what that and Engine.prepare() raise."""
         handle = ctypes.c_void_p()
         self._given = as_problem(problem)
         lib.tw_layer_create(engine, self._given, device, _x_from(x_from), int(pack), ctypes.byref(handle))
@@ -75,8 +75,8 @@ class Layer(Handle):
     # ---- with arrays
 
     def load(self, w: Any, stream: Any = None) -> None:
-        """Makes w the layer's: an Encoded, or the streams as the problem's format stores them, as Kernel.launch() takes
-        them. A GPU copies arrays of the host. Not while another thread launches."""
+        """Sets the weights: an Encoded, or the streams as the problem's format stores them, as Kernel.launch() takes
+        them. Host arrays are copied to a GPU. Must not run while another thread launches."""
         on = stream_handle(stream)
         slots = self._given.slots(True)
         wanted = _only(slots, [slot for slot in slots.all if slot.operand == "w"])
@@ -94,8 +94,8 @@ class Layer(Handle):
         self._weights = streams
 
     def launch(self, stream: Any = None, *, rows: int | None = None, scratch: Any = None, **arguments: Any) -> None:
-        """Kernel.launch() with x as floats of `x_from`, and with the weights that were loaded; a cast and a launch where
-        problems.cast says so. scratch: scratch_bytes(rows) on the device, where that is not 0."""
+        """Kernel.launch() with x in `x_from` and the loaded weights; launches problems.cast first, where needed.
+        scratch: device memory of scratch_bytes(rows), if that is not 0."""
         on = stream_handle(stream)
         if self._weights is None:
             raise _errors.InvalidArgument("w", "", "has not been loaded; call load() first")
@@ -118,9 +118,9 @@ class Layer(Handle):
             bound.close()
 
     def __call__(self, x: Any, **arguments: Any) -> Any:
-        """y of host arrays: launch() on the default stream, waited for. x [..., k] gives y [..., n] of the problem's
-        type (bf16 as uint16); a convolution's has one axis, in memory's order. On a GPU arrays are copied there and
-        back."""
+        """Computes y from host arrays: launch() on the default stream, and waits. x [..., k] gives y [..., n] of the
+        problem's type (bf16 as uint16); a convolution's y has one axis, in memory order. For a GPU, arrays are copied
+        there and back."""
         wanted = self._launched()
         y = next(slot for slot in wanted.all if slot.operand == "y")
         slot = next(slot for slot in wanted.all if slot.name == "x.data")
@@ -140,7 +140,7 @@ class Layer(Handle):
         return _arrays.typed(out, wanted.formats["y"].name, shape)
 
     def _on_device(self, value: Any, name: str) -> Any:
-        """Of an array of the host a copy on the GPU."""
+        """Copies an array on the host to the GPU."""
         if self.device.is_cpu or isinstance(value, int):
             return value
         view = _arrays.view(value, name)
@@ -148,7 +148,7 @@ class Layer(Handle):
         return self.device.upload(value) if view.device == _arrays.HOST else value
 
     def _pixels(self, rows: int) -> int:
-        """What scratch_bytes() counts."""
+        """The rows or pixels that scratch_bytes() takes."""
         cast = self.problems.cast
         if self.problems.main.op == "gemm" or cast is None:
             return rows
@@ -156,7 +156,7 @@ class Layer(Handle):
         return x.bytes // cast.slots(True).all[0].line_bytes
 
     def _launched(self) -> _operands.Slots:
-        """What launch() takes: of problems.main, without what the layer has itself, and with x before its cast."""
+        """What launch() takes: problems.main's buffers, but not the layer's own, and x before its cast."""
         if self._slots is None:
             slots = self.problems.main.slots(True)
             taken = [slot for slot in slots.all if slot.operand not in ("w", "workspace")]
@@ -180,7 +180,7 @@ class Layer(Handle):
     # ---- with addresses
 
     def kernel(self) -> Kernel:
-        """Of problems.main."""
+        """The kernel of problems.main."""
         handle = ctypes.c_void_p()
         lib.tw_layer_kernel(self, ctypes.byref(handle))
         return Kernel(handle, self.problems.main, self.device)
@@ -192,12 +192,12 @@ class Layer(Handle):
         return count.value
 
     def scratch_bytes(self, rows: int) -> int:
-        """Device memory that a launch of so many rows (pixels of a conv) needs besides."""
+        """Bytes of scratch that a launch of this many rows (pixels of a conv) needs."""
         return int(lib.tw_layer_scratch_bytes(self._open(), rows))
 
     def pack(self, w: tuple[int, ...], to: tuple[int, ...], stream: Any = None) -> None:
-        """Reorders w on the device. Addresses of data, scales and the factor, 0 where there is none; a factor of `to` that
-        is 0 leaves that stream where it is."""
+        """Reorders w on the device. w, to: addresses of data, scales and the factor, 0 where there is none; if the
+        factor of `to` is 0, that stream stays where it is."""
         lib.tw_layer_pack(self, stream_handle(stream), _operand(w), _operand(to))
 
 

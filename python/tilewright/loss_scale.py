@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of an `unscale`: which tensors it multiplies, in pieces that blocks of a kernel take in turns."""
+"""The table of an `unscale`: the tensors to multiply, in pieces that a kernel's blocks take in turn."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class _Tensor(ctypes.Structure):
 
 
 def unscale_pieces(format: str, tensors: Sequence[Any], elements: int = ELEMENTS) -> Any:
-    """Pieces of at most `elements` each, of dense arrays in a GPU's memory or of pairs (address, elements): an array
-    [pieces, 2] of int64 on the host, to be uploaded and passed as `table`. It is good for as long as the arrays stay
-    where they are; of what has no elements there are no pieces. format: f32, f16 or bf16. Raises InvalidArgument naming
-    the tensor, Unsupported, TooLarge."""
+    """Splits dense arrays in a GPU's memory, or pairs (address, elements), into pieces of at most `elements`. Returns
+    an array [pieces, 2] of int64 on the host: upload it and pass it as `table`. It is valid while the arrays stay where
+    they are; an empty array has no pieces. format: f32, f16 or bf16. Raises InvalidArgument naming the tensor,
+    Unsupported, TooLarge."""
     items = []
     for i, tensor in enumerate(tensors):
         if isinstance(tensor, tuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that NVIDIA Model Optimizer has quantized, where it is installed.
+"""Converts models quantized by NVIDIA Model Optimizer, where it is installed.
 
     import modelopt.torch.quantization as mtq
     from tilewright.modelopt import convert
@@ -8,8 +8,8 @@
     mtq.compress(model)                                         # weights as bytes
     print(convert(model))                                       # its linear layers become QuantizedLinear
 
-Its exported checkpoints are read by tilewright.torch.load_quantized() and tilewright.transformers. This module imports
-PyTorch alone: what is read are the attributes of Model Optimizer's layers."""
+tilewright.torch.load_quantized() and tilewright.transformers read its exported checkpoints. This module imports only
+PyTorch: it reads attributes of Model Optimizer's layers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ __all__ = ["convert"]
 def convert(
     model: nn.Module, *, activation: Any = ..., accum: str | None = None, scales: str = "exact"
 ) -> ReplaceReport:
-    """Makes the compressed linear layers of a model QuantizedLinear, in place, with the values that they have: NVFP4 in
-    blocks of 16, MXFP4, INT4 in groups, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear;
-    ...: a scale for each row of x where its quantizer has 8 bits, computed in each call instead of by calibration; else
-    None, x as it is. scales: of groups, "nearest" rounds those that float16 has not: INT4 is divided by single
-    precision.
+    """Replaces a model's compressed linear layers by QuantizedLinear, in place, with the same values: NVFP4 in blocks
+    of 16, MXFP4, INT4 in groups, and FP8 and INT8 by tensor or output. activation, accum: as of QuantizedLinear.
+    activation=...: if x's quantizer has 8 bits, a scale for each row, computed in each call instead of by calibration;
+    else None. scales: "nearest" rounds group scales that float16 lacks (INT4's are reciprocals in single precision).
 
-    Scales of x before it is quantized (AWQ, SmoothQuant) become the layer's `factors`. The report says why others were
-    left alone: quantizers of outputs, low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
+    Scales of x before it is quantized (AWQ, SmoothQuant) become the layer's `factors`. The report says why other layers
+    were left alone: output quantizers, low-rank parts (SVDQuant), and layers that mtq.compress() has not compressed."""
 
     check_rule(scales)
 
@@ -101,7 +100,8 @@ def _weight(weight: Any, quantizer: Any, rule: str) -> QuantizedWeight:
 
 
 def _int4(data: torch.Tensor, scale: torch.Tensor, n: int, k: int, rule: str) -> QuantizedWeight:
-    """Codes plus 8, the first of a byte highest, and what they are divided by, of equal groups of a row."""
+    """data: codes plus 8, a byte's first in its high half. scale: divides codes, one for each of equal groups of a
+    row."""
     groups = scale.numel() // n
     if groups == 0 or scale.numel() % n or k % groups or data.numel() * 2 != n * k:
         what = f"{scale.dtype} {tuple(scale.shape)}"

@@ -34,8 +34,8 @@ class ModelTensor:
         self.nbytes: int = info.bytes
 
     def read(self, first: int = 0, count: int | None = None, to: Any = None) -> Any:
-        """`count` bytes (None: all) from byte `first` on, as uint8; or into `to`, writable memory of the host of that
-        size. Raises IoError, InvalidArgument for what is not in the tensor."""
+        """`count` bytes (None: all) from byte `first` on, as uint8; or into `to`, writable host memory of that size.
+        Raises IoError; InvalidArgument for bytes outside the tensor."""
         count = self.nbytes - first if count is None else count
         if not 0 <= first <= self.nbytes or not 0 <= count <= self.nbytes - first:
             raise _errors.InvalidArgument(
@@ -50,8 +50,8 @@ class ModelTensor:
         return out
 
     def array(self) -> Any:
-        """All of it as a NumPy array of its shape: elements where the format is elements (the bits of bf16 and FP8),
-        else the bytes of each row."""
+        """The whole tensor as a NumPy array: its elements if the format is plain elements (bf16 and FP8 as bits), else
+        the bytes of each row."""
         return _arrays.typed(self.read(), self.format, self.shape or (1,))
 
     def encoded(self) -> codec.Encoded:
@@ -69,7 +69,7 @@ class ModelTensor:
 
 
 class Metadata(Mapping[str, str]):
-    """The file's metadata as text; numbers in decimal, of an array its type and length."""
+    """The file's metadata as text; numbers in decimal, an array as its type and length."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -98,7 +98,7 @@ class Model(Handle, Mapping[str, ModelTensor]):
         self.metadata = Metadata(self)
 
     def tensor(self, name: str) -> ModelTensor:
-        """Raises InvalidArgument, which names tensors that there are."""
+        """Raises InvalidArgument, naming tensors that exist."""
         info = _c.TensorInfo()
         lib.tw_model_find(self, _c.text(name, "name"), ctypes.byref(info))
         return ModelTensor(self, info)

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized linear layers of ONNX models, and models with such layers to ONNX, exactly.
+"""Loads quantized linear layers from ONNX models, and exports models with such layers, exactly.
 
     for name, layer in tilewright.onnx.load_quantized("model.onnx"):    # a QuantizedLinear of tilewright.torch
         ...
     tilewright.onnx.export(model, (x,), "model.onnx")
 
-Read are ONNX Runtime's MatMulNBits (2, 4 and 8 bits) and DequantizeLinear in front of the second operand of a MatMul or
-Gemm (INT8 and E4M3 by row or tensor, INT4 and UINT4 in blocks, and NVFP4 as Model Optimizer exports it for TensorRT: FLOAT4E2M1
-in blocks of 16 whose scales in FLOAT8E4M3FN are dequantized by one number). Needs the package onnx, 1.18 for FP4."""
+Reads ONNX Runtime's MatMulNBits (2, 4 and 8 bits), and DequantizeLinear before the second operand of a MatMul or Gemm
+(INT8 and E4M3 by row or tensor, INT4 and UINT4 in blocks, and NVFP4 as Model Optimizer exports it for TensorRT:
+FLOAT4E2M1 in blocks of 16, with FLOAT8E4M3FN scales that one number dequantizes). Needs the package onnx, 1.18 for
+FP4."""
 
 from __future__ import annotations
 
@@ -43,23 +44,23 @@ def load_quantized(
     scales: str = "exact",
     left: dict[str, str] | None = None,
 ) -> Iterator[tuple[str, QuantizedLinear]]:
-    """The quantized linear layers of a model's graph, each with its node's name (without one, its weight's).
-    activation, accum: as of QuantizedLinear. The bias is that of MatMulNBits and Gemm, floats or dequantized; an Add
-    behind the node is not looked at, nor what is done to the other operand. Between DequantizeLinear and the product may
-    be a Transpose, and a Cast, which says in what precision the model computes.
+    """The quantized linear layers of a model's graph, each with its node's name (or its weight's). activation, accum:
+    as of QuantizedLinear. The bias is MatMulNBits's or Gemm's, floats or dequantized; an Add after the node is ignored,
+    as is what is done to the other operand. A Transpose, and a Cast to the model's compute precision, may follow
+    DequantizeLinear.
 
-    Weights have exactly the model's values: 4 bits become int4_g32 to int4_g128, or uint4_* with zero points other than
-    the middle, 2 bits their codes in those; 8 bits in blocks of 32 become q8_0, DequantizeLinear's INT8 int8_row and its
-    FLOAT4E2M1 nvfp4, byte for byte. Scales of blocks are float16 in these formats: others are refused, or with
-    scales="nearest" rounded, which moves a weight by 2^-11 of itself at most.
+    Weights have exactly the model's values. 4 bits become int4_g32 to int4_g128, or uint4_* with zero points other than
+    the middle; 2-bit codes use the same formats. 8 bits in blocks of 32 become q8_0. DequantizeLinear's INT8 becomes
+    int8_row and its FLOAT4E2M1 nvfp4, byte for byte. These formats have float16 block scales: other scales are refused,
+    or rounded with scales="nearest", which moves a weight by at most 2^-11 of itself.
 
-    Raises InvalidArgument or Unsupported naming the node and the tensor or attribute that does not fit, and where there
-    is no such layer; IoError. left: a dict that gets the reason of each layer that does not fit, by name, instead."""
+    Raises InvalidArgument or Unsupported naming the node and the tensor or attribute that does not fit, or if there is
+    no such layer; IoError. left: a dict that gets the error of each such layer, by name, instead."""
     check_rule(scales)
     if not isinstance(model, onnx.ModelProto):
         try:
             model = onnx.load(os.fspath(model))
-        except Exception as error:  # of protobuf's, of the file system's, of external data's
+        except Exception as error:  # from protobuf, the file system or external data
             raise IoError("model", str(model), f"must be a readable ONNX model: {error}") from None
     graph = model.graph
     tensors = {tensor.name: tensor for tensor in graph.initializer}
@@ -75,7 +76,7 @@ def load_quantized(
             parameter = None if bias is None else torch.from_numpy(bias.astype(np.float32).reshape(-1))
             made = QuantizedLinear.from_weight(weight, parameter, activation=activation, accum=accum)
         except TilewrightError as error:
-            if not error.field.startswith(reader.name):  # of parts that do not know whose they are
+            if not error.field.startswith(reader.name):  # from code that does not know the layer
                 error = type(error)(f"{reader.name}: {error.field}", error.value, error.allowed)
             if left is None:
                 raise error from None
@@ -132,7 +133,7 @@ _GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 
 def _stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) -> tuple[Any, bool]:
-    """The node that dequantizes a value out of an initializer, or None, and whether it is transposed behind it."""
+    """The node that dequantizes a value from an initializer, or None, and whether a Transpose follows it."""
     transposed = False
     for _ in range(8):  # a graph of a file may have cycles
         maker = makers.get(name)
@@ -141,7 +142,7 @@ def _stored(makers: Mapping[str, Any], tensors: Mapping[str, Any], name: str) ->
         name = maker.input[0]
         if maker.op_type == "DequantizeLinear":
             return (maker if name in tensors else None), transposed
-        if maker.op_type == "Transpose":  # of a matrix, so of both axes unless it says otherwise
+        if maker.op_type == "Transpose":  # of a matrix: swaps both axes by default
             transposed ^= list(_Node(maker, tensors).attribute("perm", [1, 0])) == [1, 0]
         elif maker.op_type != "Cast":
             break
@@ -246,7 +247,7 @@ _EIGHT = {TensorProto.INT8: torch.int8, TensorProto.FLOAT8E4M3FN: torch.float8_e
 
 
 def _floats(scales: Any) -> Tensor:
-    """float32, as which NumPy may not have them: bfloat16's are another package's."""
+    """As float32: NumPy itself has no bfloat16."""
     return torch.from_numpy(np.ascontiguousarray(scales, np.float32))
 
 
@@ -333,16 +334,16 @@ def export(
     **options: Any,
 ) -> Any:
     """torch.onnx.export() of a model whose QuantizedLinear layers keep their weights: int4_*, uint4_*, q4_0 and q8_0
-    become MatMulNBits, int8 and e4m3 by row or tensor DequantizeLinear and MatMul, nvfp4 two DequantizeLinear, Transpose
-    and MatMul, as Model Optimizer exports it. Nodes are named as the modules. Returns the ONNXProgram, and saves it
-    where there is a path.
+    become MatMulNBits; int8 and e4m3 by row or tensor become DequantizeLinear and MatMul; nvfp4 becomes two
+    DequantizeLinear, Transpose and MatMul, as Model Optimizer exports it. Nodes have their modules' names. Returns the
+    ONNXProgram, and saves it if there is a path.
 
-    Values of weights are the layers', and products single precision whatever x's dtype is. x is quantized where the layer
-    quantizes it to 8-bit integers, in ONNX Runtime's way (accuracy_level 4); else it is taken as it is. options: as of
+    Weights keep their values; products are in single precision, whatever x's dtype. If the layer quantizes x to 8-bit
+    integers, ONNX Runtime does, in its own way (accuracy_level 4); else x is not quantized. options: of
     torch.onnx.export(). Needs the package onnxscript.
 
-    Raises Unsupported naming a layer whose format ONNX has not, or a convolution. left: a dict that gets the reason of
-    each, by name, which then is exported in floats."""
+    Raises Unsupported naming a convolution, or a layer whose format ONNX lacks. left: a dict that gets each such error
+    by name, instead; those layers are exported in floats."""
     model = model if not isinstance(model, _LAYERS) else nn.Sequential(OrderedDict(linear=model))
     own = {name: m for name, m in model.named_modules(remove_duplicate=False) if isinstance(m, _LAYERS)}
     standins: dict[int, nn.Module] = {}
@@ -357,7 +358,7 @@ def export(
         for name, layer in own.items():
             model.set_submodule(name, layer)
     assert program is not None
-    for node in program.model.graph:  # of a layer that is called twice the first: names are unique
+    for node in program.model.graph:  # names are unique: the first call of a layer gets it
         if node.op_type in ("MatMulNBits", "MatMul") and own.pop(name := _layer_of(node), None) is not None:
             node.name = name
     if path is not None:
@@ -369,7 +370,7 @@ _LAYERS = (QuantizedLinear, QuantizedConv1d, QuantizedConv2d, QuantizedConv3d)
 
 
 def _layer_of(node: Any) -> str:
-    """The module whose weight a product has, through DequantizeLinear and Transpose."""
+    """The module of a product's weight, through DequantizeLinear and Transpose."""
     value = node.inputs[1]
     while value is not None and (maker := value.producer()) is not None:
         value = maker.inputs[0] if maker.op_type in ("DequantizeLinear", "Transpose") else None
@@ -461,7 +462,7 @@ def _packed(format: str, streams: list[Tensor], n: int, k: int) -> tuple[int, in
         codes = blocks[..., 2:]
         if format == "q8_0":
             return 8, 32, codes ^ np.uint8(0x80), scales, None
-        # ggml has elements i and i + 16 of a block in one byte, ONNX Runtime neighbours.
+        # A byte has elements i and i + 16 of a block in ggml, neighbours in ONNX Runtime.
         nibbles = np.concatenate([codes & 15, codes >> 4], -1)
         return 4, 32, nibbles[..., ::2] | (nibbles[..., 1::2] << 4), scales, None
     kind, _, group = format.partition("_g")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel of one's own, with knobs of one's own, through the same compiler, tuner and cache. Needs NumPy.
+"""Your own kernel, with your own knobs, through the same compiler, tuner and cache. Needs NumPy.
 
 task = tilewright.Task(
     "saxpy cols=4096", SOURCE, "saxpy", rows=4096, cols=4096,
@@ -48,10 +48,9 @@ class Launch(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Memory that the kernel reads or writes. shape: its first dimension may be "rows", which then follows the launch.
-    output: written, and compared; scratch: zero before the first launch, then the kernels'. fill: of an input, a
-    function of (numpy.random.Generator, shape) that returns an array; None: floats from -1 to 1, integers from -8 to
-    7."""
+    """Memory that the kernel reads or writes. shape: its first dimension may be "rows": the launch's. output: written,
+    and compared; scratch: zero before the first launch, then left to the kernels. fill: for an input, a function of
+    (numpy.random.Generator, shape) that returns an array; None: floats from -1 to 1, integers from -8 to 7."""
 
     name: str
     dtype: str
@@ -62,18 +61,18 @@ class Array(NamedTuple):
 
 
 class Task(Handle):
-    """What the tuner needs to choose a kernel of one's own. Used by one thread at a time.
+    """What the tuner needs to choose among your kernels. Use from one thread at a time.
 
-    key: what is computed, under which choices are stored. source: CUDA text, in which every knob is a macro of its name
-    in capitals; or a function of the knobs that returns the text. entry: an extern "C" __global__ function. knobs:
-    lists, of which all combinations are tried, first values first; or a list of dicts. The best guess comes first, and
-    the last candidate is legal everywhere. launch: a function of the knobs. rows, cols: extents to measure at.
+    key: names the computation; choices are stored under it. source: CUDA text, in which every knob is a macro, named in
+    capitals; or a function of the knobs that returns the text. entry: an extern "C" __global__ function. knobs: lists,
+    whose combinations are all tried, first values first; or a list of dicts. Put the best guess first; the last
+    candidate must be legal everywhere. launch: a function of the knobs. rows, cols: extents to measure at.
 
     arguments: a function of (addresses by name, rows) that returns the kernel's only parameter: a ctypes.Structure,
     bytes, or with `layout` (a format of the module struct) the tuple to pack.
 
-    compare: a function of (outputs, inputs, rows), dicts of NumPy arrays by name: True or None for right results, False
-    or a sentence for others. It judges at verify_rows rows.
+    compare: a function of (outputs, inputs, rows), dicts of NumPy arrays by name. Returns True or None if results are
+    right, else False or a sentence. Called with verify_rows rows.
 
     Exceptions that these functions raise come out of the engine's call unchanged."""
 
@@ -164,7 +163,7 @@ class Task(Handle):
         return "".join(f"#define {name.upper()} {value}\n" for name, value in knobs.items()) + "#line 1\n" + self._text
 
     def parameters(self, pointers: Sequence[int], rows: int) -> bytes:
-        """The kernel's parameter over the addresses of the arrays, in their order."""
+        """The kernel's parameter for the arrays' addresses, in their order."""
         given = self._arguments({array.name: at for array, at in zip(self.arrays, pointers)}, rows)
         return struct.pack(self._layout, *given) if self._layout is not None else bytes(given)
 
@@ -224,7 +223,7 @@ class Task(Handle):
         return ctypes.addressof(self._wrong)
 
     def _arrays_at(self, pointers: Any, arrays: Sequence[Array], rows: int) -> dict[str, Any]:
-        """Copies, so that nothing dangles that a caller keeps."""
+        """Copies, since a caller may keep them."""
         out = {}
         for i, array in enumerate(arrays):
             shape, dtype = _shape(array, rows), self._numpy.dtype(array.dtype)

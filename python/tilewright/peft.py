@@ -35,6 +35,6 @@ class LoraLinear(Linear):  # type: ignore[misc]
 
 
 def adaptable(config: LoraConfig) -> LoraConfig:
-    """The same config, by which PEFT also adapts QuantizedLinear layers; all else is PEFT's."""
+    """Makes PEFT adapt QuantizedLinear layers, too, and returns the config; all else is PEFT's."""
     config._register_custom_module({QuantizedLinear: LoraLinear, W4A8Linear: LoraLinear})
     return config

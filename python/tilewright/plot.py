@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m tilewright.plot FILE... [-o PICTURE]: pictures of the tool's JSON, as SVG, or as PNG by the picture's name.
+"""python -m tilewright.plot FILE... [-o PICTURE]: draws the tool's JSON as SVG, or as PNG by the picture's name.
 
 FILE is what `tilewright plot --json` or `tilewright bench --json` prints, what `tilewright calibrate --plot X.json`
-writes, or results of the benchmarks (`tilewright_bench gemm` or `conv`: several files make one picture, in which the
-first that has a row counts); - is standard input. The same data and matplotlib give the same bytes.
+writes, or results of the benchmarks (`tilewright_bench gemm` or `conv`: several files make one picture, each row from
+the first file that has it); - is standard input. The same data and matplotlib give the same bytes.
 
 Needs matplotlib: pip install 'tilewright[plots]'. Importing this module does not."""
 
@@ -59,7 +59,7 @@ class Picture:
     figure: Any
     title: str
     description: str
-    hints: dict[str, str] = field(default_factory=dict)  # what pointing at an element shows, by the element's gid
+    hints: dict[str, str] = field(default_factory=dict)  # tooltips, by the element's gid
 
     def bytes(self, kind: str = "svg") -> bytes:
         out = io.BytesIO()
@@ -69,7 +69,7 @@ class Picture:
         return self._explained(out.getvalue().decode()).encode() if kind == "svg" else out.getvalue()
 
     def _explained(self, svg: str) -> str:
-        """Shorter, with what a reader and a program that reads aloud are told."""
+        """Shortens the SVG, and adds tooltips and texts for screen readers."""
         svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\.\d\d)\d+", r"\1", tag[0]), svg)
         svg = svg.replace(f"font-family: {', '.join(map(repr, FONTS))}, sans-serif; ", "")
         head = (
@@ -85,7 +85,7 @@ class Picture:
 
 
 def style() -> Any:
-    """A context in which nothing but STYLE decides how a picture looks: no matplotlibrc does."""
+    """A context in which only STYLE, and no matplotlibrc, decides how a picture looks."""
     import matplotlib
 
     return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE})
@@ -122,7 +122,7 @@ def rows_axis(axes: Any, name: str, least: int, most: int) -> None:
 
 
 def time_axis(axes: Any, values: Sequence[float]) -> None:
-    """Logarithmic, from a tick to a tick. Ticks are 1, 2 and 5 times a power of ten."""
+    """Logarithmic; begins and ends at a tick. Ticks are 1, 2 and 5 times a power of ten."""
     ticks = [step * 10.0**decade for decade in range(-3, 10) for step in (1, 2, 5)]
     first = max([i for i, tick in enumerate(ticks) if tick < min(values)], default=0)
     last = min([i for i, tick in enumerate(ticks) if tick > max(values)], default=len(ticks) - 1)
@@ -138,7 +138,7 @@ def time_axis(axes: Any, values: Sequence[float]) -> None:
 
 
 def short_names(candidates: Sequence[str]) -> list[str]:
-    """The family of each candidate and the first of its knobs that tell it from the family's others."""
+    """Each candidate's family, and the first knobs that distinguish it within the family."""
     knobs = [dict(word.split("=", 1) for word in text.split()[1:]) for text in candidates]
     names = [text.split()[0] for text in candidates]
     for family in set(names):
@@ -247,7 +247,7 @@ def draw_rows(data: dict[str, Any]) -> Picture:
 
 
 def draw_bench(data: dict[str, Any]) -> Picture:
-    """The time of each number of rows beside the roofline, and the share of it that was reached."""
+    """The time for each number of rows beside the roofline, and the share of the roofline."""
     name, points = data["rows_name"], data["points"]
     rows = [p[name] for p in points]
     figure, (times, shares) = new_figure(data["problem"], produced(data), 5.6, 2, sharex=True, height_ratios=[3, 2])

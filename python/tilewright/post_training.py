@@ -8,7 +8,7 @@ to nearest, with the error of its outputs. docs/use/post-training.md has the alg
     q = gptq(w, hessian, "int4_g128", engine=engine, device=gpu)
     q.weight, q.relative_error
 
-On the host, or, of GPTQ, on a GPU with the same bits. Functions may be called from any thread."""
+Runs on the host; GPTQ also on a GPU, with the same bits. Functions may be called from any thread."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from .engine import Engine
 
 
 class Hessian(Handle):
-    """What calibration leaves of a layer's inputs: the sums of x x^T and of |x|. Takes 4 k^2 bytes. One that a thread
-    changes must not be used by another."""
+    """Statistics of a layer's inputs: the sums of x x^T and of |x|. Takes 4 k^2 bytes. While one thread changes it, no
+    other may use it."""
 
     def __init__(self, k: int) -> None:
         handle = ctypes.c_void_p()
@@ -77,7 +77,7 @@ class Hessian(Handle):
 
     @classmethod
     def from_values(cls, rows: int, values: Any, magnitudes: Any) -> Hessian:
-        """From rows and what values() returned. Of values the lower triangle is read."""
+        """From rows and what values() returned. Only values' lower triangle is read."""
         views = [_dense(v, name, _arrays.HOST, None) for v, name in ((values, "values"), (magnitudes, "magnitudes"))]
         k = views[1].nbytes // 8
         for view, name, count in zip(views, ("values", "magnitudes"), (k * k, k)):
@@ -92,10 +92,10 @@ class Hessian(Handle):
 
 
 class Quantized(NamedTuple):
-    """weight: the codes and scales. group: elements under one scale. values: [n, k] of float32, what they decode to in
-    the order of w's columns. order: not None after act-order; column i of the weight is column order[i] of w.
-    input_scales: of AWQ, [k]; the layer in front must return x / input_scales. error: tr((w - q) H (w - q)^T); energy:
-    tr(w H w^T). damping: of GPTQ, what was used. dead_columns: of GPTQ, inputs that were always 0. exponent: AWQ's."""
+    """weight: the codes and scales. group: elements under one scale. values: the decoded weight, [n, k] of float32, its
+    columns in w's order. order: not None after act-order; column i of the weight is column order[i] of w. input_scales:
+    AWQ's, [k]; the preceding layer must return x / input_scales. error: tr((w - q) H (w - q)^T); energy: tr(w H w^T).
+    damping: what GPTQ used. dead_columns: GPTQ's inputs that were always 0. exponent: AWQ's."""
 
     weight: codec.Encoded
     group: int
@@ -110,7 +110,7 @@ class Quantized(NamedTuple):
 
     @property
     def relative_error(self) -> float:
-        """Error as a share of energy; 0 if both are."""
+        """error / energy; 0 if both are 0."""
         return 0.0 if self.error == 0 else self.error / self.energy
 
 
@@ -125,8 +125,8 @@ def round_to_nearest(
     name: str = "layer",
 ) -> Quantized:
     """Rounds each weight to the nearest of its group's values. w: [n, k] of floats on the host. format: "int4_row",
-    "int4_g128", "uint4_g64" ... group: elements of a row under one scale: 0 is the format's own, -1 the row, or a
-    multiple of the format's own. encoder: one of the format's. threads: 0 is all cores. name: as errors call the layer.
+    "int4_g128", "uint4_g64" ... group: elements of a row under one scale: 0 for the format's own, -1 for the row, or a
+    multiple of the format's. encoder: one of the format's. threads: 0 is all cores. name: the layer's, in errors.
     Raises InvalidArgument; Unsupported for weights too large for their scale."""
     return _quantized(lib.tw_round_to_nearest, w, hessian, format, group, encoder, threads, name)
 
@@ -146,11 +146,11 @@ def gptq(
     threads: int = 0,
     name: str = "layer",
 ) -> Quantized:
-    """GPTQ: columns are rounded one after the other, and those that follow make up for each. act_order: those with the
-    largest inputs first. static_groups: all scales are chosen before, from w itself. damping: of the mean of the
-    Hessian's diagonal, 0 to 1; more is tried where it is singular. device: computes on it, with the engine's kernels
-    (None: a new engine) and the same bits; gptq_device_bytes() tells how much of its memory that takes. Other arguments
-    and errors as of round_to_nearest(), and on a device those of Engine.prepare()."""
+    """GPTQ: rounds columns one after the other; later columns compensate for each error. act_order: columns with the
+    largest inputs first. static_groups: chooses all scales beforehand, from w itself. damping: a share of the mean of
+    the Hessian's diagonal, 0 to 1; more is tried if it is singular. device: computes there, with the engine's kernels
+    (None: a new engine) and the same bits; gptq_device_bytes() says how much memory that takes. Other arguments and
+    errors are round_to_nearest()'s; on a device, errors also Engine.prepare()'s."""
     options = _c.GptqOptions(act_order=int(act_order), static_groups=int(static_groups), damping=damping)
     own = Engine() if device is not None and engine is None else None
     try:
@@ -189,9 +189,9 @@ def awq(
     threads: int = 0,
     name: str = "layer",
 ) -> Quantized:
-    """AWQ: input channels that are large get finer steps, by scales of which the best of `grid` exponents is taken.
-    clip: afterwards lowers scales of groups where that lowers their error. search_rows: of w that the search looks at,
-    0 all. Other arguments and errors as of round_to_nearest()."""
+    """AWQ: scales give large input channels finer steps; the best of `grid` exponents is taken. clip: then lowers group
+    scales where that lowers the error. search_rows: rows of w that the search uses; 0: all. Other arguments and errors
+    are round_to_nearest()'s."""
     options = _c.AwqOptions(grid=grid, clip=int(clip), search_rows=search_rows)
     call = lambda layer, sums, target, out: lib.tw_awq(layer, sums, target, ctypes.byref(options), out)  # noqa: E731
     return _quantized(call, w, hessian, format, group, encoder, threads, name)
@@ -246,7 +246,7 @@ def _quantized(
 
 
 def _copied(at: int | None, code: str, shape: tuple[int, ...]) -> Any:
-    """Numbers of 4 bytes as an array of NumPy's, or of Python's without; None of null."""
+    """4-byte numbers as a NumPy array, or without NumPy an array.array; None for null."""
     if at is None:
         return None
     count = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: what is computed, as a value with one canonical text. Its own computation on the host is here too."""
+"""Problem: what to compute, as a value with one canonical text. It can also be computed on the host."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ._handles import Handle
 
 
 class Buffer(NamedTuple):
-    """Memory that a launch reads or writes: bytes = row_bytes * rows, or row_bytes is 0 and the size does not follow
-    the rows. scratch: zero before the first launch, then the kernels'."""
+    """Memory that a launch reads or writes: bytes = row_bytes * rows, or row_bytes is 0 and the size is independent of
+    rows. scratch: zero before the first launch, then left to the kernels."""
 
     name: str
     bytes: int
@@ -27,8 +27,8 @@ class Buffer(NamedTuple):
 
 
 class HostCheck(NamedTuple):
-    """How outputs were judged. wrong: None, or a sentence on the first one beyond its bound. largest_error is absolute;
-    of_bound relative to the bound, negative where every byte is given."""
+    """How outputs were judged. wrong: None, or a sentence on the first output beyond its bound. largest_error is
+    absolute; of_bound relative to the bound, negative where bytes must be exact."""
 
     checked: int
     outputs: int
@@ -40,7 +40,7 @@ class HostCheck(NamedTuple):
 
 class Problem(Handle):
     """What to compute: Problem("gemm x=q8_1 w=q4_0 y=f32 m=2 n=4096 k=14336"), or the same by Problem.gemm(...). Equal
-    if their texts are; immutable, usable from any thread; copies and pickles by text. Raises InvalidArgument,
+    if their texts are; immutable; usable from any thread; copied and pickled by text. Raises InvalidArgument,
     Unsupported or TooLarge, which name the field."""
 
     def __init__(self, text: str | Problem) -> None:
@@ -67,7 +67,7 @@ class Problem(Handle):
     @classmethod
     def of(cls, operation: str, **fields: object) -> Problem:
         """Any operation from its fields: Problem.of("cast", x="f32", y="q8_1", rows=2, cols=4096). None leaves a field
-        out, numbers and bools are written as text has them; a trailing underscore is dropped (global_="mul")."""
+        out; numbers and bools become text; a trailing underscore is dropped (global_="mul")."""
         given = {name.rstrip("_"): value for name, value in fields.items() if value is not None}
         names = [_c.text(name, "field") for name in given]
         values = [_c.text(_word(name, value), name) for name, value in given.items()]
@@ -91,7 +91,7 @@ class Problem(Handle):
 
     @property
     def fields(self) -> dict[str, str]:
-        """What the canonical text says: fields that have their default are not among them."""
+        """The fields of the canonical text, which omits those with their default."""
         return dict(field.split("=", 1) for field in self._text.split()[1:])
 
     @property
@@ -114,7 +114,7 @@ class Problem(Handle):
 
     @property
     def values(self) -> dict[str, float]:
-        """The numbers that a launch takes beside its buffers, and what they are where it gives none."""
+        """The numbers that a launch takes besides its buffers, with their defaults."""
         return {value.name: value.default for value in self.slots(True).values}
 
     # ---- what a launch takes, as C says it (for the package itself)
@@ -137,7 +137,7 @@ class Problem(Handle):
         return infos
 
     def slots(self, launch: bool) -> _operands.Slots:
-        """Of its launches, or of its computation on the host."""
+        """What its launches take, or its computation on the host."""
         if launch not in self._slots:
             self._slots[launch] = _operands.slots(self, launch)
         return self._slots[launch]
@@ -147,7 +147,7 @@ class Problem(Handle):
     def compute(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Computes the outputs on the host, plainly and slowly. inputs: by operand, {"x": array, "w": Encoded}, or by
         buffer, {"w.scales": array}; host memory, 16-byte aligned. Returns a NumPy array or an Encoded for each operand
-        that is written; of a convolution one axis, in memory's order. Raises InvalidArgument naming the argument."""
+        that is written; a convolution's y has one axis, in memory order. Raises InvalidArgument naming the argument."""
         wanted = self.slots(False)
         values = dict(inputs)
         made: dict[str, Any] = {}
@@ -164,7 +164,7 @@ class Problem(Handle):
         return out
 
     def check(self, values: dict[str, Any]) -> HostCheck:
-        """Judges outputs by sums in double precision. values: inputs and outputs, as for compute()."""
+        """Checks outputs against sums in double precision. values: inputs and outputs, as for compute()."""
         scratch = {s.name: _arrays.allocate(s.bytes) for s in self.slots(False).all if s.scratch}
         check, wrong = _c.HostCheck(), ctypes.c_void_p()
         with self._on_host({**scratch, **values}) as (pointers, sizes, count):
@@ -193,9 +193,8 @@ class Problem(Handle):
     # ---- packed weights on the host
 
     def pack_weights(self, w: Any) -> codec.Streams:
-        """The weights of this problem, which has pack=tiles or panels, in the order that its kernels take: on the host,
-        lossless, once at load. w: an Encoded, or the streams as the format stores them; of a grouped gemm the whole
-        stack."""
+        """Reorders weights for the kernels of this problem, which has pack=tiles or panels: on the host, lossless, once
+        at load. w: an Encoded, or the streams as the format stores them; for a grouped gemm the whole stack."""
         return self._reorder("tw_pack_weights", w, False)
 
     def unpack_weights(self, w: Any) -> codec.Encoded:
@@ -243,8 +242,8 @@ class Problem(Handle):
         return codec.Streams(*out)
 
     def _as_gemm(self) -> Problem:
-        """What has the same packed weights: of a convolution the gemm of its output channels by kernel elements times
-        input channels, of a gemm itself."""
+        """The gemm with the same packed weights. For a convolution n is its output channels, k its kernel elements
+        times input channels."""
         if self.op != "conv":
             return self
         f = self.fields

@@ -11,10 +11,10 @@ from ._c import lib
 
 
 class Outcome(NamedTuple):
-    """One candidate's fate. kind: "measured", "pruned" (beyond a limit of the device), "rejected" (spills, or wgmma is
-    serialized), "not_compiled", "wrong", "failed"; detail says why. rows: that were measured, 0: the problem's.
-    Microseconds: the median over rounds, low and high the 20th and 80th percentile. error: the largest seen, relative
-    to what is allowed. stored: out of the cache; imported: measured by somebody else, and never believed."""
+    """One candidate's result. kind: "measured", "pruned" (beyond a limit of the device), "rejected" (spills, or wgmma
+    is serialized), "not_compiled", "wrong", "failed"; detail says why. rows: at which it was measured; 0: the
+    problem's. Microseconds: the median over rounds, low and high the 20th and 80th percentile. error: the largest,
+    relative to the allowed error. stored: from the cache; imported: measured elsewhere, never trusted."""
 
     candidate: str
     kind: str
@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 class RowRange(NamedTuple):
-    """What serves the rows from first to last; last 0: and all above."""
+    """What serves rows first to last; last=0: no upper end."""
 
     first: int
     last: int
@@ -41,9 +41,9 @@ class RowRange(NamedTuple):
 
 
 class TuneReport(NamedTuple):
-    """What tune() saw and decided. candidate: the choice; first: what was ranked first; grade: how well the choice fits
-    ("exact"); stopped: "all", "budget", "patience" or "cancelled". noisy: the choice is used, but not stored. ranges:
-    of all_rows, which candidate serves which rows."""
+    """What tune() saw and decided. candidate: the choice; first: the candidate ranked first; grade: how well the choice
+    fits ("exact"); stopped: "all", "budget", "patience" or "cancelled". noisy: the choice is used, but not stored.
+    ranges: for all_rows, the candidate of each range."""
 
     candidate: str
     first: str
@@ -60,8 +60,8 @@ class TuneReport(NamedTuple):
 
 
 class PrewarmReport(NamedTuple):
-    """What prewarm() did. skipped: already stored, or the same binary as another; evicted: what the cache's cap has
-    cost since; failures: one sentence for each that failed; cancelled: whether it was ended early."""
+    """What prewarm() did. skipped: already stored, or the same binary as another; evicted: entries that the cache's cap
+    has removed since; failures: one sentence for each that failed; cancelled: whether it was ended early."""
 
     compiled: int
     skipped: int
@@ -89,8 +89,8 @@ class MergeReport(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """Counters of an engine. memory_hits: prepare() calls answered from memory; cache_hits: binaries out of a store;
-    built_in: kernels of a CPU that were taken as the library was built with them, for want of libLLVM."""
+    """Counters of an engine. memory_hits: prepare() calls answered from memory; cache_hits: binaries from a store;
+    built_in: CPU kernels that were built into the library, used for lack of libLLVM."""
 
     prepared: int
     memory_hits: int
@@ -103,7 +103,7 @@ class Stats(NamedTuple):
 
 
 class KernelInfo(NamedTuple):
-    """Of the binary that serves a number of rows. candidate: "" of a caller's own binary. shared_bytes: static and
+    """The binary that serves a number of rows. candidate: "" for a caller's own binary. shared_bytes: static and
     dynamic, per block; registers and spill_bytes: per thread."""
 
     candidate: str

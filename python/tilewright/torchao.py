@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchao: its quantize_() with our formats, and models that it has quantized. Importing this module registers
-TilewrightConfig there.
+"""torchao: quantize_() with our formats, and conversion of models that it quantized. Importing this module registers
+TilewrightConfig.
 
     from torchao.quantization import quantize_
     from tilewright.torchao import TilewrightConfig, convert
@@ -33,7 +33,7 @@ __all__ = ["TilewrightConfig", "convert"]
 @dataclasses.dataclass
 class TilewrightConfig(AOBaseConfig):  # type: ignore[misc]
     """Fields as of QuantizedLinear.from_linear(). quantize_() raises InvalidArgument for a layer whose shape the format
-    does not take, and Unsupported for one whose weight is no tensor of floats: filter_fn leaves them out."""
+    does not take, and Unsupported for one whose weight is not a float tensor: filter_fn excludes them."""
 
     weight: str = "q4_0"
     activation: str | None = None
@@ -63,12 +63,13 @@ def _quantize(module: nn.Module, config: TilewrightConfig) -> nn.Module:
 def convert(
     model: nn.Module, *, activation: Any = ..., accum: str | None = None, scales: str = "exact"
 ) -> ReplaceReport:
-    """Makes the linear layers that torchao has quantized QuantizedLinear, in place, with the values that they have.
-    activation, accum: as of QuantizedLinear; ...: a scale for each row of x where torchao quantizes x to 8 bits too, or
-    MXFP8 where it does that; else None. scales: of groups, "nearest" rounds those that float16 has not.
+    """Replaces linear layers that torchao has quantized by QuantizedLinear, in place, with the same values. activation,
+    accum: as of QuantizedLinear. activation=...: if torchao quantizes x to 8 bits, too, a scale for each row, or MXFP8
+    where it does that; else None. scales: "nearest" rounds group scales that float16 lacks.
 
-    Taken are Int8Tensor and Float8Tensor by row or tensor, Int8Tensor in groups, IntxUnpackedToInt8Tensor, Int4Tensor
-    without zero points, MXTensor (MXFP8 in E4M3, MXFP4) and NVFP4Tensor. The report says why others were left alone."""
+    Converts Int8Tensor and Float8Tensor by row or tensor, Int8Tensor in groups, IntxUnpackedToInt8Tensor, Int4Tensor
+    without zero points, MXTensor (MXFP8 in E4M3, MXFP4) and NVFP4Tensor. The report says why other layers were left
+    alone."""
     check_rule(scales)
 
     def make(module: Any) -> tuple[QuantizedWeight, dict[str, Any]] | None:
@@ -139,7 +140,7 @@ def _int4(weight: Any, rule: str) -> tuple[QuantizedWeight, str | None]:
 
 
 def _blocks(weight: Any, size: int) -> Tensor:
-    """The scales [n, k / size] of blocks, which torchao may have in the order of Blackwell's matrix units."""
+    """The block scales [n, k / size], which torchao may store in the order of Blackwell's matrix units."""
     n, k = weight.shape
     if weight.block_size != size or weight.qdata.dim() != 2 or not weight.qdata.is_contiguous():
         what = f"{weight.block_size}, of {tuple(weight.qdata.shape)} with strides {weight.qdata.stride()}"

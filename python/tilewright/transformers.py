@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized models in transformers. Importing this module registers the method "tilewright" there: a saved model needs
-the import before it is loaded, or transformers makes its layers anew, at random.
+"""Quantized models in transformers. Importing this module registers the method "tilewright": import it before loading a
+saved model, or transformers initializes its layers at random.
 
     from tilewright.transformers import TilewrightConfig, from_pretrained
 
-    # A float checkpoint, quantized when it has been loaded; save_pretrained() and from_pretrained() keep what came out.
+    # A float checkpoint, quantized after loading; save_pretrained() and from_pretrained() keep the result.
     model = AutoModelForCausalLM.from_pretrained(path, quantization_config=TilewrightConfig("q4_0", "q8_1"))
 
-    # A checkpoint that GPTQ, AWQ, compressed-tensors or Model Optimizer (NVFP4) quantized, or a GGUF file, as it is.
+    # A checkpoint quantized by GPTQ, AWQ, compressed-tensors or Model Optimizer (NVFP4), or a GGUF file, unchanged.
     model = from_pretrained(AutoModelForCausalLM, path, activation="q8_1")
 
-transformers 5 or newer. Its linear layers become tilewright.torch.QuantizedLinear."""
+Needs transformers 5 or newer. Linear layers become tilewright.torch.QuantizedLinear."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ METHOD = "tilewright"
 class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
     """How linear layers are quantized. weight, activation, encoder, accum: as of QuantizedLinear.from_linear().
 
-    rules: instead of one choice for all, [which, options] in order, as of replace_linears() with globs. Without them,
-    modules_to_not_convert (None: the output embedding and what is tied, as transformers has it) stay as they are; names
-    match whole modules and what is in them. source, scales: of a checkpoint that is quantized already, its own
-    quantization_config, and as of load_quantized(); from_pretrained() sets them."""
+    rules: replace the one choice for all: [which, options] in order, as for replace_linears(), with globs. Without
+    rules, modules_to_not_convert are left alone (None: the output embedding and tied modules, transformers' default); a
+    name matches a module and all in it. source, scales: for a quantized checkpoint, its quantization_config and
+    load_quantized()'s scales; from_pretrained() sets them."""
 
     def __init__(
         self,
@@ -81,8 +81,7 @@ class TilewrightConfig(QuantizationConfigMixin):  # type: ignore[misc]
 @register_quantizer(METHOD)
 class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
     """What transformers calls while it loads a model. Floats are loaded as always and quantized afterwards, layer by
-    layer; layers that are quantized in the files are read by the library itself. `report` says what became of which
-    layer."""
+    layer; the library itself reads layers that are quantized in the files. `report` says what became of each layer."""
 
     requires_calibration = False
     quantization_config: TilewrightConfig
@@ -93,7 +92,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
         if self.pre_quantized and quantization_config.source is None:
             raise must_be("source", "None", "the quantization_config of the checkpoint: use from_pretrained()")
         self.layers: dict[str, QuantizedLinear] = {}
-        """By their names in the model: what takes its place there when everything else has been loaded."""
+        """By name in the model: layers to insert when everything else has been loaded."""
 
     def validate_environment(self, *arguments: Any, device_map: Any = None, **options: Any) -> None:
         places = {str(place) for place in device_map.values()} if isinstance(device_map, dict) else {str(device_map)}
@@ -114,13 +113,13 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
         def options(name: str) -> Mapping[str, Any]:
             return self._options(_in_model(model, name))
 
-        with torch.device("cpu"):  # around this it is meta
+        with torch.device("cpu"):  # transformers has set meta
             for name, layer in read_layers(
                 files, scheme_of(config.source), options, dtype, config.source, config.scales
             ):
                 target = _in_model(model, name)
                 _check_shape(target, model.get_submodule(target), layer)
-                # Nothing is loaded into it, so the tensors of the layer are unexpected now.
+                # The placeholder loads nothing, so the layer's tensors are unexpected now.
                 model.set_submodule(target, _Placeholder())
                 known |= {rf"^{re.escape(each)}\." for each in (name, target)}
                 self.layers[target] = layer
@@ -136,7 +135,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
                 place = _device_of(model, name)
                 model.set_submodule(name, layer.to(place).eval())
             self.layers = {}
-        config.source = {"quant_method": METHOD}  # of what save_pretrained() will write
+        config.source = {"quant_method": METHOD}  # for save_pretrained()
         return model
 
     def _rules(self, model: Any) -> list[Any]:
@@ -153,7 +152,7 @@ class TilewrightQuantizer(HfQuantizer):  # type: ignore[misc]
         ]
 
     def _options(self, name: str) -> Mapping[str, Any]:
-        """Of a layer that is stored quantized: what its format does not say."""
+        """The options of a stored layer that its format does not say."""
         config = self.quantization_config
         given: Mapping[str, Any] = {"activation": config.activation, "accum": config.accum}
         if config.rules is not None:
@@ -183,7 +182,7 @@ class _Placeholder(nn.Module):
     """Where a layer will be."""
 
 
-# Of what from_pretrained() of a model takes, those that say where a file is.
+# The arguments of a model's from_pretrained() that say where a file is.
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
@@ -198,15 +197,15 @@ def from_pretrained(
     output_embedding: bool | None = None,
     **arguments: Any,
 ) -> Any:
-    """model_class.from_pretrained(path, **arguments) of a checkpoint that is quantized, with its layers as
-    QuantizedLinear, whose weights have exactly the checkpoint's values. model_class: AutoModelForCausalLM, or any
-    other of transformers. activation, accum: as of QuantizedLinear; scales: as of load_quantized().
+    """model_class.from_pretrained(path, **arguments) for a quantized checkpoint. Layers become QuantizedLinear, whose
+    weights have exactly the checkpoint's values. model_class: AutoModelForCausalLM, or any other of transformers.
+    activation, accum: as of QuantizedLinear; scales: as of load_quantized().
 
-    gguf_file: a GGUF file in that folder or repository. transformers then loads it in floats; layers whose values the
-    file has in a quantized format, in whatever order of rows, are put in place of those floats, and
-    `model.hf_quantizer.report` says which were not. Needs the package gguf. output_embedding: whether that of a GGUF
-    file, where it shares the input embedding's floats, becomes a layer of its own as the file stores it, so that a token
-    reads codes instead of floats; None: with an activation, since exact x multiplies floats on a CPU.
+    gguf_file: a GGUF file in that folder or repository. transformers loads it as floats; then layers whose values the
+    file has in a quantized format, in any order of rows, replace those floats. `model.hf_quantizer.report` says which
+    were not replaced. Needs the package gguf. output_embedding: if a GGUF file's output embedding shares the input
+    embedding's floats, whether it becomes its own layer, as the file stores it, so that a token reads codes instead of
+    floats. None: only with an activation, since exact x multiplies floats on a CPU.
 
     Raises InvalidArgument or Unsupported naming what does not fit."""
     hub = {name: arguments[name] for name in _HUB if name in arguments}
@@ -226,7 +225,7 @@ def from_pretrained(
             "class's own from_pretrained()",
         )
     source = dict(source) if isinstance(source, Mapping) else source.to_dict()
-    scheme_of(source)  # refuses what is not read before anything is loaded
+    scheme_of(source)  # refuses unsupported schemes before loading
     if source.get("quant_method") != METHOD:
         source = TilewrightConfig(activation=activation, accum=accum, source=source, scales=scales).to_dict()
     elif activation is not None or accum is not None:
@@ -258,9 +257,9 @@ def _from_gguf(
 def _matched(
     model: nn.Module, file: str, options: Mapping[str, Any], shared: nn.Module | None = None
 ) -> tuple[dict[str, Any], ReplaceReport]:
-    """shared: a layer that is one though its weight is another module's, too. Layers of a GGUF file for those of a
-    model that was loaded from it. GGUF has names of its own, and converters reorder rows for some models; so what
-    belongs together is found by values, row by row."""
+    """Matches layers of a GGUF file to those of a model loaded from it, by values, row by row: GGUF has its own names,
+    and converters reorder rows for some models. shared: a layer to match although another module has its weight,
+    too."""
     stored: dict[tuple[Any, ...], QuantizedWeight] = {}
     dtypes = {module.weight.dtype for module in model.modules() if isinstance(module, nn.Linear)}
     for _, layer in load_quantized(file):
@@ -296,13 +295,13 @@ def _matched(
 
 
 def _rows(values: Tensor) -> list[bytes]:
-    """A digest of each row of a matrix; zeros have no sign."""
+    """A digest of each row of a matrix; -0 counts as 0."""
     rows = (values.detach().cpu() + 0.0).contiguous().view(torch.uint8).numpy()
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
 
 
 def _reordered(weight: QuantizedWeight, rows: Sequence[bytes], dtype: torch.dtype) -> QuantizedWeight:
-    """The weight with its rows in an order that is given by their digests."""
+    """The weight with its rows in the order of the given digests."""
     places: dict[bytes, list[int]] = {}
     for index, row in enumerate(_rows(weight.dequantize(dtype))):
         places.setdefault(row, []).append(index)
@@ -315,7 +314,7 @@ def _reordered(weight: QuantizedWeight, rows: Sequence[bytes], dtype: torch.dtyp
 
 
 def _in_model(model: Any, name: str) -> str:
-    """A layer's name in a model: the checkpoint may be of the same one with a head, or without."""
+    """A layer's name in the model: only one of model and checkpoint may have a head."""
     prefix = model.base_model_prefix + "."
     for candidate in (name, name.removeprefix(prefix), prefix + name):
         try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear on this machine's CPU: by the library's kernels, which read weights in panels and quantize x within the launch,
-or multiply floats by FP8 weights; else by PyTorch, on weights that are decoded once.
+"""linear on this machine's CPU. The library's kernels read weights in panels and quantize x within the launch, or
+multiply floats by FP8 weights; PyTorch computes the rest, on weights decoded once.
 
-Panels and decoded weights are made when they are first used and kept as long as the tensor that holds the weight.
-A tensor that was written since, as by load_state_dict(), is read again."""
+Panels and decoded weights are made on first use and kept as long as the weight's tensor. If the tensor has been
+written, as by load_state_dict(), they are remade."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ..problem import Problem
 from . import _cuda
 from ._spec import DTYPES, FORMATS, Spec, by_name, spec
 
-# Of decoded weights, unless set_decoded_limit() says otherwise.
+# The limit of decoded weights by default.
 DECODED_BYTES = 2 << 30
 
 _lock = threading.RLock()
 _device: Device | None = None
 _plans: dict[tuple[str, torch.dtype], Plan | None] = {}
-_panels: Any = WeakTensorKeyDictionary()  # of a weight's data: (what they were made of, its panels)
-_decoded: Any = WeakTensorKeyDictionary()  # the same of its floats
+_panels: Any = WeakTensorKeyDictionary()  # by a weight's data: (the state it had, its panels)
+_decoded: Any = WeakTensorKeyDictionary()  # the same with its floats
 _decoded_limit = DECODED_BYTES
 _warned: set[tuple[str, ...]] = set()
 enabled = True
@@ -47,7 +47,7 @@ class Plan(NamedTuple):
 
 
 def device() -> Device:
-    """With as many threads as PyTorch's own operators when it is first needed."""
+    """The CPU, with as many threads as PyTorch's operators at first use."""
     global _device
     with _lock:
         if _device is None:
@@ -56,7 +56,7 @@ def device() -> Device:
 
 
 def enable(on: bool) -> None:
-    """Whether kernels compute on CPUs, or PyTorch on decoded operands alone."""
+    """Sets whether kernels compute on CPUs, or PyTorch alone."""
     global enabled
     enabled = on
 
@@ -72,7 +72,7 @@ _cuda.also_forgotten.append(forget)
 
 
 def plan(problem: str, dtype: torch.dtype) -> Plan | None:
-    """None: there are no kernels for it. Prepares them when it is first asked, which may compile for a second."""
+    """None: there are no kernels for it. The first call prepares them, which may compile for a second."""
     key = (problem, dtype)
     if not enabled:
         return None
@@ -87,8 +87,8 @@ def plan(problem: str, dtype: torch.dtype) -> Plan | None:
 
 
 def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None) -> Problem:
-    """The gemm of one row that is launched for x of a dtype on a CPU (None: this one). Raises Unsupported where it has
-    no kernel for it."""
+    """The one-row gemm that a CPU (None: this one) launches for x of a dtype. Raises Unsupported if the CPU has no
+    kernel for it."""
     s = spec(problem)
     exact = s.x.name in DTYPES
     if exact and s.w.name in DTYPES:
@@ -106,7 +106,7 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
         packed = layer_problems(one_row, arch).main
         if "pack" not in packed.fields:
             packed = Problem(f"{one_row} pack=panels")
-    except (InvalidArgument, Unsupported) as error:  # of formats or a shape that panels do not have
+    except (InvalidArgument, Unsupported) as error:  # no panels of the formats or shape
         if exact and not s.w.name.startswith("e4m3"):
             what = "must be a format that kernels quantize x to: this scheme has x exact"
             raise Unsupported("x", s.x.name, f'{what}; activation="q8_1" has kernels, which round x') from None
@@ -140,12 +140,12 @@ def _warn_once(what: tuple[str, ...], message: str) -> None:
 
 
 def linear(p: Plan, x: Tensor, weight: Sequence[Tensor], bias: Tensor | None) -> Tensor:
-    """x [rows, k]; arguments that were checked. What comes before the activation, if the problem has one."""
+    """x [rows, k]; arguments are checked. Returns the value before the problem's activation, if any."""
     y = torch.empty((x.shape[0], p.spec.n), dtype=p.y)
     x, panels = _cuda.aligned(x), _panels_of(p, weight)
     args = _c.GemmArgs(alpha=1.0, beta=1.0, m=x.shape[0], y=y.data_ptr())
     args.x.data, args.w.data = x.data_ptr(), panels.data_ptr()
-    if "global" in p.spec.streams:  # is no part of panels
+    if "global" in p.spec.streams:  # not part of panels
         scale = weight[list(p.spec.streams).index("global")].detach().contiguous()
         args.w.global_scale = scale.data_ptr()
     if bias is not None:
@@ -163,7 +163,7 @@ def _panels_of(p: Plan, weight: Sequence[Tensor]) -> Tensor:
     def pack() -> Tensor:
         streams = [_cuda.aligned(stream.detach()) for stream in weight]
         addresses = (0 if stream is None else stream.data_ptr() for stream in by_name(p.spec.streams, streams))
-        panels = torch.empty(p.layer.weight_bytes("data"), dtype=torch.uint8)  # on 64 bytes, as PyTorch allocates
+        panels = torch.empty(p.layer.weight_bytes("data"), dtype=torch.uint8)  # PyTorch aligns it to 64 bytes
         p.layer.pack(tuple(addresses), (panels.data_ptr(), 0, 0))
         return panels
 
@@ -186,9 +186,8 @@ def _remade(kept: Any, data: Tensor, state: tuple[Any, ...], make: Callable[[], 
 
 
 def set_decoded_limit(bytes: int) -> None:
-    """How much memory the weights of layers without kernels may take on the CPU that are kept decoded to float32: 2 GiB
-    unless it is set. The first ones that fit are kept, as long as their layers; others are decoded at every call. 0
-    keeps none."""
+    """Limits the memory for weights kept decoded to float32 on the CPU, of layers without kernels: 2 GiB by default.
+    The first ones that fit are kept, as long as their layers; others are decoded at every call. 0 keeps none."""
     global _decoded_limit
     if bytes < 0:
         raise must_be("bytes", bytes, "0 or more")

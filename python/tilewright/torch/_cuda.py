@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operators on a GPU. Kernels are prepared once for a problem and a GPU, for every number of rows, and kept; a
-launch is one call of C between PyTorch's allocations. Everything happens on the current stream of x's device.
+launch is one C call between PyTorch's allocations. Everything happens on the current stream of x's device.
 
-Under the capture of a CUDA graph nothing is prepared: what a graph needs has to have run, or been warmed, before."""
+CUDA graph capture prepares nothing: what a graph needs must have run, or been warmed, before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ also_forgotten: list[Callable[[], None]] = []
 
 
 def engine() -> Engine:
-    """The engine of all operators: of set_engine(), or one that is made when it is first needed."""
+    """The engine of all operators: set_engine()'s, or one made on first use."""
     global _engine
     with _lock:
         if _engine is None:
@@ -54,7 +54,7 @@ def set_engine(engine: Engine | None) -> None:
 
 
 def forget_plans() -> None:
-    """Prepares everything anew when it is next needed. CUDA graphs may still launch what there was, so it stays."""
+    """Prepares everything anew when it is next needed. CUDA graphs may launch the old kernels, so they are kept."""
     with _lock:
         _retired.extend(_kernels.values())
         _retired.extend(plan.layer for plan in (*_plans.values(), *_conv_plans.values()))
@@ -119,7 +119,7 @@ def plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
 
 
 def wanted(problem: str, dtype: torch.dtype) -> tuple[Problem, str | None]:
-    """The gemm of one row that a layer is made of, and the floats that its x arrives as."""
+    """A layer's one-row gemm, and the float format of the x it gets."""
     s = spec(problem)
     return _wanted(s, str(s.one_row), dtype)
 
@@ -127,7 +127,7 @@ def wanted(problem: str, dtype: torch.dtype) -> tuple[Problem, str | None]:
 def _wanted(s: Spec | ConvSpec, text: str, dtype: torch.dtype) -> tuple[Problem, str | None]:
     if s.x.name in DTYPES:
         return Problem(text), None
-    if "global" in s.x.streams:  # a cast multiplies by x's factor, so both are passed as ones that multiply
+    if "global" in s.x.streams:  # a cast's factor multiplies x, so both are passed as multipliers
         text = text.replace(" global=div", " global=mul")
     return Problem(text), FORMATS[dtype]
 
@@ -145,13 +145,13 @@ def _make_plan(problem: str, index: int, dtype: torch.dtype) -> _Plan:
 
 
 def layer(problem: Problem, index: int, x_from: str | None) -> Layer:
-    """Of the engine, on w as the problem says."""
+    """A layer of the engine, on w as the problem has it."""
     refuse_capture(index, str(problem))
     return Layer(engine(), problem, device(index), x_from=x_from, pack=False)
 
 
 def kernel(problem: Problem, index: int) -> Kernel:
-    """Of the engine, kept for good: CUDA graphs may hold its launches."""
+    """The engine's kernel, kept for good: CUDA graphs may hold its launches."""
     key = (str(problem), index)
     with _lock:
         if key not in _kernels:
@@ -161,7 +161,7 @@ def kernel(problem: Problem, index: int) -> Kernel:
 
 
 def run(problem: Problem, rows: int, y: Tensor, **operands: Tensor) -> Tensor:
-    """y, by a problem's kernel on PyTorch's current stream."""
+    """Computes y by a problem's kernel on PyTorch's current stream."""
     index = index_of(y)
     given = {name: aligned(operand) for name, operand in operands.items()}
     kernel(problem, index).launch(torch.cuda.current_stream(index), rows=rows, y=y, **given)
@@ -169,7 +169,7 @@ def run(problem: Problem, rows: int, y: Tensor, **operands: Tensor) -> Tensor:
 
 
 def refuse_capture(index: int, problem: str) -> None:
-    """Before what cannot be part of a CUDA graph."""
+    """Raises WouldTune during capture."""
     if _capturing(index):
         allowed = "must be prepared before the capture; call tilewright.torch.warm(model) first, or run once"
         raise WouldTune("problem", problem, allowed)
@@ -198,8 +198,8 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
 
 
 def _flat(kind: Any) -> tuple[Any, bytes]:
-    """An argument struct of C with its operands' members side by side, w.data as w_data, since a member of a member costs
-    ctypes an object; and its bytes with both factors 1."""
+    """A C argument struct with its operands flattened (w.data as w_data), since ctypes makes an object for a nested
+    member; and its bytes with both factors 1."""
     fields: list[tuple[str, Any]] = []
     for name, of in kind._fields_:
         members = [(f"{name}_{stream}", ctypes.c_void_p) for stream in codec.STREAMS]
@@ -215,8 +215,8 @@ _CONV, _BLANK_CONV = _flat(_c.ConvArgs)
 def _fill(
     args: Any, x: Tensor, y: Tensor, weight: Sequence[Tensor], bias: Tensor | None, s: Spec | ConvSpec
 ) -> list[Tensor]:
-    """Everything but the rows. x is dense in the order of its memory. Returns what the launch will read: it must outlive
-    the call that enqueues it."""
+    """Sets everything but the rows. x is dense in memory order. Returns what the launch reads: it must outlive the call
+    that enqueues it."""
     for field, tensor in zip(s.w_fields, weight):
         setattr(args, field, tensor.data_ptr())
     args.y = y.data_ptr()
@@ -268,7 +268,7 @@ def conv_by_python(*arguments: Any) -> list[Tensor]:
 
 
 def _caught(function: Any, arguments: Any) -> list[Tensor]:
-    """No exception of Python's comes through PyTorch's stable ABI: y, or nothing and the message."""
+    """Returns y, or nothing and the message: no exception can cross PyTorch's stable ABI."""
     try:
         return [function(*arguments)]
     except BaseException as error:
@@ -278,13 +278,13 @@ def _caught(function: Any, arguments: Any) -> list[Tensor]:
 
 
 def cause(error: RuntimeError) -> BaseException:
-    """What was caught here, if an operator raised this for it."""
+    """The exception that _caught() kept, if `error` reports it."""
     raised: BaseException | None = _raised.__dict__.pop("error", None)
     return raised if raised is not None and str(raised) in str(error) else error
 
 
 def aligned(x: Tensor) -> Tensor:
-    """Dense and on 16 bytes, as kernels read. A copy only where x is not."""
+    """x dense and aligned to 16 bytes, as kernels need; copied only if it is not."""
     x = x.contiguous()
     return x if x.data_ptr() % 16 == 0 else x.clone()
 
@@ -301,8 +301,7 @@ def _streams(operand: str, names: Any, tensors: Sequence[Tensor]) -> dict[str, i
 
 
 def _launch(use: Kernel | None, stream: int, rows: int, addresses: dict[str, int], **values: float) -> None:
-    """Addresses by buffer, values by name; without what Kernel.launch() checks and asks of its arguments, which takes
-    longer than some kernels."""
+    """Addresses by buffer, values by name; skips Kernel.launch()'s checks, which take longer than some kernels."""
     assert use is not None and isinstance(use.subject, Problem)
     takes = use.subject.slots(True)
     pointers = (ctypes.c_void_p * len(takes.all))(*(addresses.get(slot.name) for slot in takes.all))
@@ -318,7 +317,7 @@ def _factor(x: Tensor, format: codec.Format) -> Tensor:
 
 @functools.lru_cache(None)
 def _most(format: str) -> int:
-    """What the factor makes of the largest magnitude: 448 in E4M3."""
+    """To what the factor scales the largest magnitude: 448 in E4M3."""
     f = codec.find(format)
     return round(1 / float(codec.encode(torch.ones(1, f.block), f).global_scale[0]))
 
@@ -352,7 +351,7 @@ class _ConvPlan(NamedTuple):
 
 
 def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool) -> _ConvPlan:
-    """Prepares everything that conv launches for x of a shape [images, channels, axes]. last: of the layout."""
+    """Prepares everything that conv launches for x of a shape [images, channels, axes]. last: channels innermost."""
     with _lock:
         key = (problem, index, dtype, tuple(shape), last)
         if key not in _conv_plans:
@@ -364,7 +363,7 @@ def conv_plan(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int]
 
 
 def wanted_of_conv(problem: str, dtype: torch.dtype, shape: Sequence[int], last: bool) -> tuple[Problem, str | None]:
-    """The conv that a layer is made of, and the floats that its x arrives as."""
+    """A layer's conv, and the float format of the x it gets."""
     s = conv_spec(problem)
     return _wanted(s, s.problem(shape[0], shape[2:], last), dtype)
 
@@ -403,7 +402,7 @@ def conv_grad(dy: Tensor, weight: Sequence[Tensor], problem: str, extents: Seque
 
 
 def conv_input_grad(s: ConvSpec, dy: Tensor, w: Tensor, extents: Sequence[int]) -> Tensor:
-    """By PyTorch, on any device: of the padded input, and then of the padding. Dense, channels in front."""
+    """x's gradient by PyTorch, on any device: of the padded input, then of x. Dense, channels first."""
     padded = [extent + a + b for extent, a, b in zip(extents, s.before, s.behind)]
     x = dy.new_empty((dy.shape[0], s.c, *extents))
     if dy.shape[0] == 0:
@@ -472,7 +471,7 @@ _FAKE_QUANT_WORKSPACE = 32776  # FakeQuant::kWorkspace
 
 
 def _flat(elements: int) -> tuple[int, int]:
-    """Rows and columns of a tensor that has one scale, so that tensors of many sizes share a kernel where they can."""
+    """Rows and columns for a tensor with one scale, such that tensors of many sizes share a kernel."""
     for cols in (4096, 64):
         if elements % cols == 0:
             return elements // cols, cols
@@ -481,7 +480,7 @@ def _flat(elements: int) -> tuple[int, int]:
 
 # ---- loss scaling
 
-# Tables of pieces, by GPU, stream and what they list: gradients mostly stay where they are from one step to the next.
+# Tables of pieces, by GPU, stream and tensors: gradients mostly keep their addresses from step to step.
 _TABLES_KEPT = 64
 _tables: dict[tuple[Any, ...], Tensor] = {}
 
@@ -498,7 +497,7 @@ def unscale(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None) 
         return found.zero_() if found_inf is None else found.copy_(found_inf != 0)
     before = found_inf
     for dtype, group in by_dtype.items():
-        # A kernel takes memory as it lies, in whatever order dimensions are, but not with gaps.
+        # A kernel takes dense memory, with dimensions in any order.
         dense = [t if _fills_its_memory(t) else t.contiguous() for t in group]
         table = _table(FORMATS[dtype], dense, index, stream)
         workspace = _empty((1,), torch.int64, index).zero_()
@@ -535,7 +534,7 @@ def _table(format: str, tensors: Sequence[Tensor], index: int, stream: int) -> T
             table = _empty(on_host.shape, torch.int64, index).copy_(on_host)
             while len(_tables) >= _TABLES_KEPT:
                 del _tables[next(iter(_tables))]
-        _tables[key] = table  # the last one used is the last to go
+        _tables[key] = table  # least recently used go first
     return table
 
 
@@ -554,7 +553,7 @@ def update_scale(
 
 
 def cast_from(x: Tensor, format: codec.Format, out: Sequence[Tensor], encoder: str) -> None:
-    """Writes x [..., cols] in a format to its streams, the factor of the tensor included."""
+    """Encodes x [..., cols] into a format's streams, including the tensor's factor."""
     index, cols = index_of(x), x.shape[-1]
     use = kernel(Problem.of("cast", x=FORMATS[x.dtype], y=format, rows=1, cols=cols, encoder=encoder or None), index)
     if "global" in format.streams:
@@ -582,7 +581,7 @@ def pack(s: Spec, weight: codec.Streams, tiles: codec.Streams) -> None:
 
 
 def unpack(s: Spec, tiles: codec.Streams, sizes: dict[str, int]) -> list[Tensor]:
-    """Weights as stored, of so many bytes by stream."""
+    """Weights as stored. sizes: bytes by stream."""
     index = index_of(tiles.data)
     out = [
         tiles.global_scale.clone() if name == "global" else _empty((size,), torch.uint8, index)

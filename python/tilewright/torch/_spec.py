@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operators read out of a problem's text, and the checks of their arguments that every device shares."""
+"""What the operators read from a problem's text, and the argument checks that all devices share."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .. import _operands, codec
 from .._errors import InvalidArgument, Unsupported, must_be
 from ..problem import Problem
 
-# Formats that are a dtype of PyTorch's: of activations, outputs and biases.
+# Formats that are PyTorch dtypes: for activations, outputs and biases.
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 FORMATS = {dtype: name for name, dtype in DTYPES.items()}
 FLOATS = "float32, float16 or bfloat16"
 
-# Fields of a gemm that the operators do not take: what they would need besides x, w and bias, or decide themselves.
+# Gemm fields that the operators do not take: these need more than x, w and bias, or operators decide them.
 _NOT_TAKEN = ("m", "x_from", "c", "beta", "y_scale", "workspace", "groups", "group_layout")
 
 
@@ -49,7 +49,7 @@ class Spec:
         self.divides = fields.get("global") == "div"
         self.packed = fields.get("pack") in _operands.PACKED
         self.streams = {b.name[2:]: b.bytes for b in problem.buffers if b.name.startswith("w.")}
-        """Bytes of w's streams in order: of "data", "scales" and "global" those that it has, as tiles if packed."""
+        """Bytes of those streams that w has, in order "data", "scales", "global"; of tiles if packed."""
         self.w_fields = [f"w_{name}" for name in self.streams]
 
     def check(self, x: torch.Tensor, weight: Sequence[torch.Tensor], bias: torch.Tensor | None) -> None:
@@ -62,7 +62,7 @@ class Spec:
         _check_vector("bias", bias, self.bias, self.n, x.device)
 
 
-# Fields of a conv that the operators do not take: x's shape has n and in, its strides the layouts.
+# Conv fields that the operators do not take: x's shape gives n and in, its strides the layouts.
 _NOT_TAKEN_OF_CONV = (
     *("n", "in", "x_layout", "y_layout", "w_layout"),
     *("cache", "pack", "residual", "beta", "y_scale", "workspace"),
@@ -87,7 +87,7 @@ class ConvSpec:
         self.dilation: list[int] = []
         self.before: list[int] = []
         self.behind: list[int] = []
-        try:  # what cannot be read, Problem refuses below
+        try:  # Problem refuses unreadable text below
             self.kernel, self.stride, self.dilation = (
                 _per_axis(given.get(name, "1"), rank) for name in ("kernel", "stride", "dilation")
             )
@@ -111,7 +111,7 @@ class ConvSpec:
         self.c, self.k = int(fields["c"]), int(fields["k"])
         self.groups = int(fields.get("groups", 1))
         self.cols = self.c // self.groups * math.prod(self.kernel)
-        """Elements of a row of w: the kernel's taps, with the channels of a group each."""
+        """Elements of a row of w: the kernel's taps times a group's channels."""
         self.dtype = DTYPES[fields["y"]]
         self.bias = DTYPES.get(fields.get("bias", ""))
         self.act = fields.get("act")
@@ -130,7 +130,7 @@ class ConvSpec:
 
     @property
     def torch_pads(self) -> list[int]:
-        """As torch.nn.functional.pad() takes them: of the last axis first."""
+        """As torch.nn.functional.pad() takes them: last axis first."""
         return [pad for both in reversed(list(zip(self.before, self.behind))) for pad in both]
 
     def out(self, extents: Sequence[Any]) -> list[Any]:
@@ -139,8 +139,7 @@ class ConvSpec:
         return [(extent + a + b - span) // step + 1 for extent, a, b, span, step in axes]
 
     def filters(self, rows: torch.Tensor) -> torch.Tensor:
-        """A row for each output channel, of taps with a group's channels each, as PyTorch has them: [k, c / groups,
-        kernel]."""
+        """w's rows, one for each output channel, in PyTorch's shape: [k, c / groups, kernel]."""
         return rows.reshape(self.k, *self.kernel, self.c // self.groups).movedim(-1, 1)
 
     def problem(self, images: int, extents: Sequence[int], last: bool) -> str:
@@ -240,7 +239,7 @@ def conv_spec(text: str) -> ConvSpec:
 
 
 def channels_last(x: torch.Tensor) -> bool:
-    """Whether x [images, channels, axes] lies in memory with its channels innermost. Of what lies in both ways, no."""
+    """Whether x [images, channels, axes] lies in memory with its channels innermost. False if both orders apply."""
     return not x.is_contiguous() and x.movedim(1, -1).is_contiguous()
 
 
@@ -250,15 +249,15 @@ def without_rows(problem: Problem) -> str:
 
 
 def gemm_text(x: str, w: str, y: str, n: int, k: int, **fields: Any) -> str:
-    """The text of a linear layer, of any number of rows. fields: further ones of Problem.gemm(). Weights are constant,
-    and a factor of the tensor multiplies unless `global_` says otherwise."""
+    """The text of a linear layer, for any number of rows. fields: others of Problem.gemm(). Weights are constant; a
+    tensor's factor multiplies unless `global_` says otherwise."""
     if any("global" in codec.find(format).streams for format in (x, w)):
         fields.setdefault("global_", "mul")
     return without_rows(Problem.gemm(x=x, w=w, y=y, m=1, n=n, k=k, weights="constant", **fields))
 
 
 def conv_text(x: str, w: str, y: str, c: int, k: int, kernel: Sequence[int], **fields: Any) -> str:
-    """The text of a layer, of any number of images and extents. fields: further ones of a conv; None leaves one out."""
+    """The text of a layer, of any number of images and extents. fields: others of a conv; None omits one."""
     if any("global" in codec.find(format).streams for format in (x, w)):
         fields.setdefault("global_", "mul")
     given = {"x": x, "w": w, "y": y, "c": c, "k": k, "kernel": "x".join(map(str, kernel)), **fields}
@@ -272,6 +271,6 @@ def stream_sizes(format: codec.Format, rows: int, cols: int) -> dict[str, int]:
 
 
 def by_name(names: Sequence[str] | dict[str, Any], tensors: Sequence[Any]) -> codec.Streams:
-    """Streams in order as an operand."""
+    """Ordered streams as an operand."""
     given = dict(zip(names, tensors))
     return codec.Streams(*(given.get(name) for name in codec.STREAMS))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""libtilewright_torch: operators in C++ over PyTorch's stable ABI (python/torch_ops), opened where it lies beside
-libtilewright_c. It launches what _cuda.py has prepared and told it, and leaves everything else to _cuda.py: without it
-results are the same and calls take longer."""
+"""libtilewright_torch: C++ operators over PyTorch's stable ABI (python/torch_ops), loaded from libtilewright_c's
+folder. It launches plans that _cuda.py has prepared and registered, and calls _cuda.py for all else: without it results
+are the same, but calls take longer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _DTYPES = {dtype: i for i, dtype in enumerate((torch.float32, torch.float16, tor
 
 
 def _load() -> tuple[Any, Info]:
-    """The library, None where it is not open, and what info() says."""
+    """The library (None: not open), and what info() says."""
     path = os.path.join(os.path.dirname(os.path.abspath(_c.library_path())), _NAME)
 
     def without(why: str) -> tuple[Any, Info]:
@@ -68,7 +68,7 @@ def _load() -> tuple[Any, Info]:
         return without(str(error))
     opened.tilewright_torch_sizes.restype = ctypes.c_uint32
     if opened.tilewright_torch_sizes() != ctypes.sizeof(_Functions) << 16 | ctypes.sizeof(_Plan):
-        # Its operators call Python's for what nobody tells them.
+        # Its operators call Python's for unknown plans.
         return opened, Info("python", path, "it belongs to another version of the package")
     for name, arguments in _EXPORTS.items():
         function = getattr(opened, name)
@@ -99,7 +99,7 @@ def _bind() -> bool:
     if _bound or _info.ops != "stable" or not torch.version.cuda:
         return _bound
     folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
-    try:  # of the library that PyTorch itself has open
+    try:  # from the library that PyTorch itself has open
         current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
     except (OSError, AttributeError):
         return False
@@ -109,7 +109,7 @@ def _bind() -> bool:
 
 
 def bind(*functions: Any) -> None:
-    """The members of _Functions as functions of ctypes; they must live as long as the process."""
+    """Sets the members of _Functions, functions of ctypes that must live as long as the process."""
     global _bound
     if len(functions) != len(_Functions._fields_):
         raise TypeError(f"bind() takes {len(_Functions._fields_)} functions (got {len(functions)})")
@@ -119,14 +119,14 @@ def bind(*functions: Any) -> None:
 
 
 def add(problem: str, index: int, dtype: torch.dtype, plan: Any) -> None:
-    """Tells the library of a _Plan of _cuda.py, if it can serve it: x must not need PyTorch's arithmetic."""
+    """Registers a _Plan of _cuda.py, if the library can run it: x must not need PyTorch's arithmetic."""
     if _serves(plan, dtype):
         s = plan.spec
         _add(problem, index, dtype, plan, n=s.n, k=s.k)
 
 
 def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool, plan: Any) -> None:
-    """The same of a _ConvPlan, for x of a shape and layout."""
+    """The same for a _ConvPlan, and x of a shape and layout."""
     if _serves(plan, dtype):
         s = plan.spec
         more: dict[str, Any] = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
@@ -149,6 +149,6 @@ def _add(problem: str, index: int, dtype: torch.dtype, plan: Any, **more: Any) -
 
 
 def forget() -> None:
-    """All plans."""
+    """Forgets all."""
     if _bound:
         _library.tilewright_torch_forget()

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers out of quantized checkpoints: GPTQ (v1 and v2, act-order too; 2, 3, 4 and 8 bits), AWQ,
+"""Linear layers from quantized checkpoints: GPTQ (v1 and v2, act-order too; 2, 3, 4 and 8 bits), AWQ,
 compressed-tensors' pack-quantized (4 and 8 bits), nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized and
 int-quantized, Model Optimizer's NVFP4, MXFP4, MXFP8, FP8 and INT4 in groups, FP8 in blocks of 128 x 128
 (weight_scale_inv), bitsandbytes' NF4, BitNet b1.58, state dicts of QuantizedLinear, in safetensors, and GGUF. Nothing
-is quantized anew: but for NVFP4 of compressed-tensors, whose factor is stored as its reciprocal, and for scales="nearest",
-every weight has exactly the checkpoint's value. What is quantized in another way is refused by the name of its tensor,
-or of its method.
+is requantized: every weight has exactly the checkpoint's value, except with scales="nearest", and in NVFP4 of
+compressed-tensors, which stores the factor's reciprocal. Other quantization is refused, naming the tensor or the
+method.
 
     for name, layer in load_quantized("model/"):         # a folder, a .safetensors file or a .gguf file
         ...
-    load_into(model, "model/")                           # in the places that have the same names
+    load_into(model, "model/")                           # replaces modules of the same names
 
 A folder's config.json says what the tensors are (quantization_config); without one the tensors' names and shapes do.
 Layouts: docs/use/checkpoints.md and include/tilewright/import.h; NVFP4's are Model Optimizer's nvfp4_tensor.py and
@@ -39,8 +39,8 @@ _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "
 # Types of tensors that are values.
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _BYTES = {"F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8}
-# Suffixes of the tensor that tells where a layer is: the one with the codes, which Model Optimizer calls `weight`; in a
-# QuantizedLinear's own state dict the one with its format.
+# Suffixes of the tensor that identifies a layer: its codes, which Model Optimizer calls `weight`; in a
+# QuantizedLinear's own state dict, its format.
 _CODES = (".qweight", ".weight_packed", ".weight.format", ".weight")
 
 Options = Callable[[str], Mapping[str, Any]]
@@ -60,13 +60,13 @@ def load_quantized(
 ) -> Iterator[tuple[str, QuantizedLinear]]:
     """The quantized linear layers of a checkpoint, on the CPU, each with its qualified name, one after the other.
 
-    path: a .safetensors or .gguf file, or a folder with safetensors files. scheme: one of SCHEMES, None: as
-    config.json and the tensors say (GPTQ's version is "gptq", v1, unless config.json says otherwise). activation,
-    accum: as of QuantizedLinear; dtype: of biases and of warm()'s x, None: as stored. Of a GGUF file all matrices in a
-    quantized type are layers, the token embedding among them, and names are the file's without ".weight".
+    path: a .safetensors or .gguf file, or a folder with safetensors files. scheme: one of SCHEMES, None: as config.json
+    and the tensors say (GPTQ's version is "gptq", v1, unless config.json says otherwise). activation, accum: as of
+    QuantizedLinear; dtype: of biases and of warm()'s x, None: as stored. In a GGUF file every matrix of a quantized
+    type is a layer, even the token embedding; names are the file's without ".weight".
 
-    scales: formats store scales of groups as float16. Where float16 has not a checkpoint's, they are refused, or with
-    "nearest" rounded, which moves a weight by 2^-11 of itself at most.
+    scales: formats store group scales as float16. Scales that float16 lacks are refused, or rounded with "nearest",
+    which moves a weight by at most 2^-11 of itself.
 
     Raises InvalidArgument or Unsupported naming the tensor that is missing, or that no format holds; Unsupported where
     there is no quantized layer; IoError."""
@@ -109,12 +109,11 @@ def load_into(
     model: nn.Module, path: str | os.PathLike[str], *, rename: Callable[[str], str | None] | None = None, **options: Any
 ) -> list[str]:
     """Puts a checkpoint's quantized layers into a model, in place of the modules of the same qualified names, on their
-    devices. rename: from the checkpoint's name of a layer to the model's, or None to leave it out. options: of
-    load_quantized(). Returns the names of the modules that were replaced.
+    devices. rename: maps a layer's name in the checkpoint to the model's, or None to omit it. options:
+    load_quantized()'s. Returns the names of the modules that were replaced.
 
-    Other tensors of the checkpoint (embeddings, norms) are not loaded, and the bias of a module stays where the
-    checkpoint has none. Raises InvalidArgument for a layer that the
-    model has not, or that has another shape there."""
+    Other tensors of the checkpoint (embeddings, norms) are not loaded, and a module keeps its bias if the checkpoint
+    has none. Raises InvalidArgument for a layer that the model lacks or has in another shape."""
     replaced = []
     for name, layer in load_quantized(path, **options):
         target = name if rename is None else rename(name)
@@ -131,7 +130,7 @@ def load_into(
                 target, f"{type(old).__name__} {shape}", f"a linear layer {layer.in_features} -> {layer.out_features}"
             )
         kept = getattr(old, "bias", None)
-        if layer.bias is None and kept is not None:  # which quantizing a weight does not change
+        if layer.bias is None and kept is not None:  # quantization does not change it
             more: dict[str, Any] = {
                 "activation": layer.activation,
                 "accum": layer.accum,
@@ -176,7 +175,7 @@ _METHODS = ("gptq", "awq", "compressed-tensors", "modelopt", "fp8", "bitsandbyte
 
 
 def scheme_of(config: Mapping[str, Any]) -> str | None:
-    """Of quantization_config; None: as the tensors say. Raises Unsupported for what this version does not read."""
+    """quantization_config's scheme; None: the tensors say. Raises Unsupported for what this version does not read."""
     method = config.get("quant_method")
     if method is not None and method not in _METHODS:
         raise Unsupported("quant_method", str(method), f"must be one of {', '.join(_METHODS)}")
@@ -201,7 +200,7 @@ def scheme_of(config: Mapping[str, Any]) -> str | None:
 
 
 class _Parts(NamedTuple):
-    """A checkpoint's names of what import_weights() takes."""
+    """A checkpoint's names for import_weights()'s tensors."""
 
     codes: str
     zeros: str
@@ -247,14 +246,14 @@ class _Reader:
                 continue
             try:
                 found = read(layer, tensor)
-            except TilewrightError as error:  # of parts that do not know whose they are
+            except TilewrightError as error:  # from code that does not know the layer
                 if error.field.startswith(layer):
                     raise
                 raise type(error)(f"{layer}: {error.field}", error.value, error.allowed) from None
             yield layer, found
 
     def _reader(self, layer: str, suffix: str, tensor: ModelTensor) -> Callable[[str, ModelTensor], Any] | None:
-        """What reads the layer that has such a tensor; None: there is none, or another tensor tells."""
+        """What reads this tensor's layer; None: it is no layer, or another tensor identifies it."""
 
         def has(part: str) -> bool:
             return f"{layer}.{part}" in self.tensors
@@ -290,7 +289,7 @@ class _Reader:
     # ---- safetensors
 
     def _gptq_or_awq(self, layer: str, codes: ModelTensor) -> str:
-        """Both call their tensors alike: GPTQ packs along k, AWQ along n."""
+        """Both use the same tensor names: GPTQ packs along k, AWQ along n."""
         if self.scheme in ("gptq", "gptq_v2", "awq"):
             return self.scheme
         n = self._get(layer, "scales").shape[-1]
@@ -316,7 +315,7 @@ class _Reader:
         return self._layer(layer, *import_groups(packing, scales, f"{layer}.{parts.scales}", self.scales, **more))
 
     def _gptq_bits(self, layer: str, codes: Tensor, zeros: Tensor | None, scales: Tensor) -> int:
-        """As the zero points are packed, which config.json must not contradict; without them as that says."""
+        """From the packing of zero points, which config.json must not contradict; else from config.json."""
         stated = self.config.get("bits")
         bits = stated or 4
         if zeros is not None and scales.shape[-1]:
@@ -329,7 +328,7 @@ class _Reader:
         return bits
 
     def _bytes_of_words(self, layer: str, codes: Any, scales: Any, zeros: Any, g_idx: Any, n: int, k: int) -> Any:
-        """Codes of 8 bits, plus 128, in int32: int8_row, or q8_0 if groups have several scales a row."""
+        """8-bit codes, plus 128, in int32: to int8_row, or to q8_0 if a row has several scales."""
         for part, tensor in (("weight_zero_point", zeros), ("weight_g_idx", g_idx)):
             if tensor is not None and not (part == "weight_g_idx" and (tensor == -1).all()):
                 raise Unsupported(f"{layer}.{part}", "8 bits", "must be symmetric codes of columns in order")
@@ -340,7 +339,7 @@ class _Reader:
         return q8_0_weight(values, scales, f"{layer}.weight_scale", self.scales)
 
     def _shape(self, layer: str, codes: Tensor) -> tuple[int, int, int]:
-        """compressed-tensors' weight_shape and bits; without a shape what the codes have room for."""
+        """compressed-tensors' weight_shape and bits; without a shape, what the codes can hold."""
         shape = self._tensor(layer, "weight_shape")
         stated = {
             (group.get("weights") or {}).get("num_bits")
@@ -366,7 +365,7 @@ class _Reader:
         return n, k, bits
 
     def _fp4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
-        """NVFP4, or MXFP4 if scales are powers of two; of Model Optimizer INT4 if they are floats."""
+        """NVFP4; MXFP4 if scales are powers of two; Model Optimizer's INT4 if they are floats."""
         n, k = codes.shape[0], 2 * codes.shape[-1]
         scales = self._get(layer, "weight_scale")
         if len(codes.shape) == 2 and scales.type in _FLOATS and len(scales.shape) == 2:
@@ -388,7 +387,7 @@ class _Reader:
         return self._layer(layer, QuantizedWeight.from_streams(streams, "nvfp4", n, k))
 
     def _int4(self, layer: str, codes: ModelTensor, scales: Tensor) -> QuantizedLinear:
-        """Model Optimizer's W4A16_AWQ: rows 2 i and 2 i + 1 share bytes, the first lowest, as two's complement."""
+        """Model Optimizer's W4A16_AWQ: rows 2 i and 2 i + 1 share bytes, the first lowest, in two's complement."""
         n, k = 2 * codes.shape[0], codes.shape[1]
         if f"{layer}.weight_scale_2" in self.tensors:
             what = "is not supported: INT4 must not be rounded to FP8 besides"
@@ -422,7 +421,7 @@ class _Reader:
         return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "e4m3_b128", n, k))
 
     def _nf4(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
-        """bitsandbytes' NF4; with double quantization absmax are codes themselves."""
+        """bitsandbytes' NF4; with double quantization absmax is quantized, too."""
         state = [name for name in self.tensors if name.startswith(f"{layer}.weight.quant_state.")]
         if len(state) != 1 or not state[0].endswith("bitsandbytes__nf4"):
             raise Unsupported(f"{layer}.weight", ", ".join(state) or "no quant_state", "must be nf4 of bitsandbytes")
@@ -455,7 +454,7 @@ class _Reader:
         return self._layer(layer, QuantizedWeight.from_streams([_bytes(codes), scales], "nf4", n, k))
 
     def _bitnet(self, layer: str, codes: ModelTensor) -> QuantizedLinear:
-        """Four rows a byte, of codes -1, 0 and 1 plus 1."""
+        """Four rows a byte: codes -1, 0 and 1, plus 1."""
         scale = self._needed(layer, "weight_scale").float().reshape(-1)
         if len(codes.shape) != 2 or scale.numel() != 1:
             raise must_be(f"{layer}.weight", f"shape {tuple(codes.shape)}", "a matrix under one weight_scale")
@@ -517,7 +516,7 @@ class _Reader:
             raise Unsupported(
                 f"{layer}.{parts[0]}", "a low-rank part", "is not supported: only layers without one are read"
             )
-        # Model Optimizer's of AWQ and SmoothQuant; and a QuantizedLinear's own.
+        # From Model Optimizer's AWQ or SmoothQuant, or a QuantizedLinear's own.
         factors = self._tensor(layer, "pre_quant_scale" if f"{layer}.pre_quant_scale" in self.tensors else "factors")
         bias = self._tensor(layer, "bias")
         if bias is not None and self.dtype is not None:
@@ -565,13 +564,13 @@ def _is_quantized(tensor: ModelTensor) -> bool:
 
 
 def host_weight(encoded: codec.Encoded) -> QuantizedWeight:
-    """Of the host's codec, whose memory it takes over."""
+    """A host matrix as a weight; takes over its memory."""
     streams = [torch.frombuffer(part, dtype=torch.uint8) for part in encoded.streams if part is not None]
     return QuantizedWeight.from_streams(streams, encoded.format.name, encoded.rows, encoded.cols)
 
 
 def row_weight(codes: Tensor, scale: Tensor, name: str = "weight") -> QuantizedWeight:
-    """codes [n, k] of int8 or float8_e4m3fn under one scale for all, or one for each row, in whatever shape."""
+    """codes [n, k] of int8 or float8_e4m3fn under one scale, of any shape, or one for each row."""
     format = {torch.int8: "int8_row", torch.float8_e4m3fn: "e4m3_row"}.get(codes.dtype)
     if format is None or codes.dim() != 2:
         raise Unsupported(name, f"{codes.dtype} {tuple(codes.shape)}", "must be a matrix of int8 or float8_e4m3fn")
@@ -610,7 +609,7 @@ def group_weight(
 def import_groups(
     packing: str, scales: Tensor, name: str, rule: str | None, **tensors: Any
 ) -> tuple[QuantizedWeight, Tensor | None]:
-    """import_weights(), whose scales may be float32; and its order. Those of whole rows stay as they are."""
+    """import_weights() of scales that may be float32; and its order. Scales of whole rows stay float32."""
     rows = scales.numel() == tensors["n"] and scales.dtype == torch.float32
     half = torch.ones(scales.shape, dtype=torch.float16) if rows else half_scales(scales, name, rule)
     imported = checkpoints.import_weights(packing, scales=half, **tensors)
@@ -638,7 +637,7 @@ def q8_0_weight(codes: Tensor, scales: Tensor, name: str = "weight_scale", rule:
 
 
 def _words(nibbles: Tensor) -> Tensor:
-    """Eight codes of the last dimension to an int32, the first lowest."""
+    """Packs eight codes of the last dimension in an int32, the first lowest."""
     return (nibbles << torch.arange(0, 32, 4)).sum(-1).to(torch.int32)  # wraps
 
 
@@ -648,8 +647,8 @@ def check_rule(scales: str) -> None:
 
 
 def half_scales(scales: Tensor, name: str, rule: str | None = None) -> Tensor:
-    """As float16 or bfloat16, whichever holds them all. rule: what to do if neither does, "exact" or "nearest"; None:
-    there is no choice."""
+    """As float16 or bfloat16, whichever holds them all. rule: if neither does, "exact" refuses, "nearest" rounds; None:
+    refuses."""
     values = scales.float()
     for dtype in (torch.float16, torch.bfloat16):
         if torch.equal(scales.to(dtype).float(), values):

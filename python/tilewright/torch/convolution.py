@@ -3,7 +3,7 @@
 
     layer = QuantizedConv2d.from_conv(conv, weight="int4_g128", activation="bf16")
 
-A module may be used from several threads as PyTorch's own may; moving and loading change it."""
+Like PyTorch's own, a module may be used from several threads; moving and loading change it."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ class _QuantizedConv(nn.Module):
     """What QuantizedConv1d, 2d and 3d have in common.
 
     y = x * w + bias with w in a format, for x [images, channels, axes] or [channels, axes] of float32, float16 or
-    bfloat16. y has x's dtype; under autocast x is first cast, as nn.Conv2d's is. Of x with channels innermost in memory
-    (torch.channels_last) y has them there, too, and kernels read x in place.
+    bfloat16. y has x's dtype; under autocast x is first cast, as nn.Conv2d's is. If x has channels innermost in memory
+    (torch.channels_last), so has y, and kernels read x in place.
 
-    weight: a format of tilewright.formats() whose rows stand alone; its blocks lie along an output channel's kernel and
-    channels, [kernel axes, in_channels / groups]. activation: the format that x is converted to, each call anew: "f16",
-    "bf16", FP8 ("e4m3_tensor", "e5m2" ...) or INT8 ("int8_tensor"), with one scale for the tensor or none; None: x as
-    it is. accum: "fast" is explained in docs/reference/numerics.md.
+    weight: a format of tilewright.formats() whose rows share no scale; blocks run along an output channel's [kernel
+    axes, in_channels / groups]. activation: the format to which each call converts x: "f16", "bf16", FP8
+    ("e4m3_tensor", "e5m2" ...) or INT8 ("int8_tensor"), with one scale for the tensor or none; None: x is not
+    converted. accum: "fast" is explained in docs/reference/numerics.md.
 
-    quant_act: x is fake quantized to FP4 in blocks of 16, 32, 64, 128 or 256 elements; order says where these lie:
-    "ctrs" (what an output pixel sees, as NVIDIA Model Optimizer does) or "trsc" (channels of a pixel, as deployed
-    kernels do). amax: the largest magnitude that x is expected to have; None: that of each call's x. docs/use/conv.md.
+    quant_act: x is fake quantized to FP4 in blocks of 16, 32, 64, 128 or 256 elements; order: they run along "ctrs" (an
+    output pixel's inputs, as NVIDIA Model Optimizer does) or "trsc" (a pixel's channels, as deployed kernels do). amax:
+    the largest magnitude expected of x; None: each call's own. See docs/use/conv.md.
 
-    Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
-    dtype and shape of x prepares kernels, which may compile for seconds; under the capture of a CUDA graph that is
-    refused: tilewright.torch.warm(model, x) does it before. Raises InvalidArgument or Unsupported for what does not
-    fit."""
+    Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call for a
+    dtype and shape of x prepares kernels, which may compile for seconds. CUDA graph capture refuses that: call
+    tilewright.torch.warm(model, x) first. Raises InvalidArgument or Unsupported for what does not fit."""
 
     rank: ClassVar[int]
     plain: ClassVar[type[nn.Module]]
@@ -76,8 +75,8 @@ class _QuantizedConv(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Weights and bias are zero: load_state_dict(), or from_conv(). The first arguments are PyTorch's. dtype: of
-        the bias, and that which warm() expects of x."""
+        """Weights and bias are zero: load_state_dict(), or use from_conv(). The first arguments are PyTorch's. dtype:
+        the bias's, and x's for warm()."""
         super().__init__()
         dtype = torch.get_default_dtype() if dtype is None else dtype
         kernel = self._axes("kernel_size", kernel_size, 1)
@@ -131,7 +130,7 @@ class _QuantizedConv(nn.Module):
         return values
 
     def _pads(self) -> str:
-        """As a problem has them, in front of an axis and behind it."""
+        """A problem's padding, before and after each axis."""
         if self.padding == "valid":
             return "0"
         if isinstance(self.padding, str):
@@ -194,8 +193,8 @@ class _QuantizedConv(nn.Module):
         order: str = "ctrs",
         amax: float | None = None,
     ) -> Self:
-        """The layer of an nn.Conv of as many axes: encodes its weight, on its device, by one of the format's encoders.
-        The bias is kept, the very Parameter."""
+        """The layer of an nn.Conv with as many axes: encodes its weight, on its device, by one of the format's
+        encoders. Keeps the same bias Parameter."""
         cls._check(conv)
         quantized = cls._encode(conv, weight, encoder)
         return cls._of(conv, quantized, activation, accum, quant_act, order, amax)
@@ -323,7 +322,7 @@ def _at_least(name: str, value: Any, least: int) -> None:
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The largest magnitude, not-a-numbers passed over, as one float on x's device."""
+    """The largest magnitude, ignoring NaNs, as one float on x's device."""
     if x.numel() == 0:
         return x.new_zeros((1,), dtype=torch.float32)
     magnitudes = x.detach().abs().float().nan_to_num(nan=0.0, posinf=float("inf"))

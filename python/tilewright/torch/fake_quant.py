@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantization-aware training: what quantization leaves of a tensor, with gradients straight through it, and of a
-learned scale. docs/use/fake-quant.md has the formulas; they are PyTorch's own."""
+"""Quantization-aware training: fake quantization with straight-through gradients, and those of a learned scale.
+docs/use/fake-quant.md has the formulas; they are PyTorch's own."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def fake_quantize(
     axis: int | None = None,
     format: str | None = None,
 ) -> Tensor:
-    """x of float32, float16 or bfloat16 as quantization leaves it, in x's dtype and shape.
+    """Quantizes x (float32, float16 or bfloat16) and dequantizes it; keeps dtype and shape.
 
     With scale: (clamp(round(x / scale) + zero_point, qmin, qmax) - zero_point) * scale, as
-    torch.fake_quantize_per_tensor_affine and, with axis, per_channel_affine: scale and zero_point then have one number
-    for each place on the axis. The gradient passes where x is not limited. With format: encoded in any of the formats
-    and decoded again, the last dimension being rows; the gradient passes everywhere, since scales follow x. Raises
-    InvalidArgument naming the argument; values of a scale on a GPU are not looked at."""
+    torch.fake_quantize_per_tensor_affine or, with axis, per_channel_affine: scale and zero_point then have one number
+    for each index of the axis. The gradient passes where x is not clamped. With format: encodes x in any format, by
+    rows of the last dimension, and decodes it; the gradient passes everywhere, since scales follow x. Raises
+    InvalidArgument naming the argument; values of a scale on a GPU are not checked."""
     if (scale is None) == (format is None):
         raise must_be("scale", "None" if scale is None else "one, and a format", "a scale, or a format")
     if format is not None:
@@ -54,9 +54,9 @@ def learned_step_quantize(
     axis: int | None = None,
     factor: float | None = None,
 ) -> Tensor:
-    """fake_quantize() whose scale has a gradient too (Esser et al., Learned step size quantization), as of
-    torch._fake_quantize_learnable_per_tensor_affine. factor: of that gradient; None: the paper's
-    1 / sqrt(qmax * the elements that share a scale). A scale is to stay positive: the caller's optimizer sees to it."""
+    """fake_quantize() whose scale has a gradient too (Esser et al., Learned step size quantization), as in
+    torch._fake_quantize_learnable_per_tensor_affine. factor: of that gradient; None: the paper's 1 / sqrt(qmax * the
+    elements that share a scale). The caller's optimizer must keep scales positive."""
     if not isinstance(scale, Tensor):
         raise must_be("scale", type(scale).__name__, "a tensor, which can have a gradient")
     if factor is None:
@@ -81,7 +81,7 @@ def _run(
     scale = _numbers("scale", scale, torch.float32, count, x.device)
     if zero_point is not None:
         zero_point = _numbers("zero_point", zero_point, torch.int32, count, x.device)
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # those of a GPU would have to be waited for
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
         _check_values(scale, zero_point, qmin, qmax)
     rows = x.reshape(1, -1) if axis is None else x.movedim(axis, 0).reshape(count, -1)
     y: Tensor = _FakeQuantize.apply(rows, scale, zero_point, qmin, qmax, factor)  # type: ignore[no-untyped-call]
@@ -167,7 +167,7 @@ def _codes(x: Tensor, scale: Tensor, zero_point: Tensor | None) -> tuple[Tensor,
 
 
 def _limited(code: Tensor, qmin: int, qmax: int) -> Tensor:
-    """A NaN is the least code's."""
+    """A NaN gets the least code."""
     return torch.where(code >= qmin, code.clamp(max=qmax), float(qmin))
 
 

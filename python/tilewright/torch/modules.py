@@ -3,8 +3,7 @@
 
     layer = QuantizedLinear.from_linear(linear, weight="q4_0", activation="q8_1")
 
-A module may be used from several threads as PyTorch's own may; moving, loading and the first call on a GPU change
-it."""
+Like PyTorch's own, a module may be used from several threads; moving, loading and the first call on a GPU change it."""
 
 from __future__ import annotations
 
@@ -28,19 +27,18 @@ _BUFFERS = {"data": "data", "scales": "scales", "global": "global_scale"}
 
 class QuantizedWeight(nn.Module):
     """A matrix w[rows, cols] in a format: the `weight` of a QuantizedLinear. Its streams are the buffers `data` and
-    `scales`, of uint8, and `global_scale`, one float32; those that the format does not have are None. No dtype
-    conversion of a module changes them. They are constants: write them by load_state_dict() alone, never in place.
+    `scales`, of uint8, and `global_scale`, one float32; those that the format lacks are None. Converting a module's
+    dtype does not change them. They are constants: write them only by load_state_dict(), never in place.
 
-    On a GPU they may be reordered for its kernels (`tiles` says for which format of x, else None). state_dict(),
-    copies, pickles and the CPU have them as the format stores them, with an entry `format` that load_state_dict()
-    compares."""
+    On a GPU they may be reordered for its kernels (`tiles`: for which format of x, else None). state_dict(), copies,
+    pickles and the CPU have them as the format stores them; load_state_dict() compares an entry `format`."""
 
     data: Tensor
     scales: Tensor | None
     global_scale: Tensor | None
 
     def __init__(self, format: str, rows: int, cols: int, device: Any = None) -> None:
-        """Zero. Raises InvalidArgument where cols is no multiple of the format's block."""
+        """All zero. Raises InvalidArgument if cols is no multiple of the format's block."""
         super().__init__()
         f = codec.find(format, "weight")
         if cols % f.block:
@@ -78,7 +76,7 @@ class QuantizedWeight(nn.Module):
 
     @property
     def streams(self) -> list[Tensor]:
-        """Those that there are, in order: what the operators take."""
+        """Those that exist, in order, as operators take them."""
         return [s for s in self._buffers.values() if s is not None]
 
     @property
@@ -93,7 +91,7 @@ class QuantizedWeight(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the memory, as of other quantized weights, so that nobody takes it for floats."""
+        """The memory's, as for other quantized weights, lest it be taken for floats."""
         return self.data.dtype
 
     @property
@@ -126,9 +124,8 @@ class QuantizedWeight(nn.Module):
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Who passes the weight of a layer to a function of PyTorch's takes it for a tensor.
-        (nn.TransformerEncoderLayer asks whether it is one like this, and then takes its general path, which calls the
-        layer.)"""
+        """Raises: a PyTorch function was given the weight as a tensor. (nn.TransformerEncoderLayer tests for a tensor
+        this way, and then takes its general path, which calls the layer.)"""
         name = getattr(function, "__name__", function)
         raise must_be("weight", f"a QuantizedWeight, passed to {name}", "a tensor: call the layer, or dequantize()")
 
@@ -158,12 +155,12 @@ class QuantizedWeight(nn.Module):
         self._settle()
 
     def _settle(self) -> None:
-        """Waits for what writes the streams: problems say weights=constant."""
+        """Waits until streams are written: problems say weights=constant."""
         if self.data.is_cuda and type(self.data) is Tensor:
             torch.cuda.current_stream(self.data.device).synchronize()
 
     def _blank(self, make: Callable[..., Tensor], device: Any) -> dict[str, Tensor]:
-        """Streams in the shape in which the format stores them: a row for each row of the matrix that has items."""
+        """Streams in their stored shape: a row for each row, or group of rows, that has its own items."""
         f = codec.find(self.format)
         out = {}
         for name, size in stream_sizes(f, self.rows, self.cols).items():
@@ -175,14 +172,14 @@ class QuantizedWeight(nn.Module):
         return out
 
     def _shaped(self, streams: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Streams as the format stores them by name, in that shape."""
+        """Stored streams by name, in _blank()'s shape."""
         blanks = self._blank(torch.empty, "meta")
         return {name: s.reshape(blank.shape) for (name, blank), s in zip(blanks.items(), streams)}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedWeight:
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, old in before.items():  # only where they are may change: .type() and the like would convert them
+        for name, old in before.items():  # only the device may change: .type() and the like would convert them
             new = self._buffers[name]
             if old is not None and new is not None and new.dtype != old.dtype:
                 self._buffers[name] = old.to(new.device)
@@ -238,17 +235,17 @@ class QuantizedLinear(nn.Module):
     """y = x w^T + bias with w in a format, for x [..., in_features] of float32, float16 or bfloat16. y has x's dtype;
     under autocast x is first cast, as nn.Linear's is.
 
-    weight: a format of tilewright.formats(). activation: the format that x is quantized to on the way, each call anew
-    ("q8_1", "int8_row", "e4m3_row", "f16" ...); None: x as it is. accum: "fast" lets FP8 sums stay in the matrix units
-    (docs/reference/numerics.md). With `order` column i of w belongs to column order[i] of x: checkpoints with act-order. With
-    `factors` x is multiplied by them, a number for each column, before it is quantized (AWQ, SmoothQuant).
+    weight: a format of tilewright.formats(). activation: the format to which each call quantizes x ("q8_1", "int8_row",
+    "e4m3_row", "f16" ...); None: x is not quantized. accum: "fast" lets FP8 sums stay in the matrix units
+    (docs/reference/numerics.md). order: column i of w belongs to column order[i] of x (act-order checkpoints). factors:
+    multiply x, a number for each column, before it is quantized (AWQ, SmoothQuant).
 
-    Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call of a
-    dtype prepares kernels, which may compile for seconds, and reorders w for them; under the capture of a CUDA graph
-    that is refused: tilewright.torch.warm() does it before. On a CPU kernels compute layers with activation="q8_1" or FP8
-    weights, which are packed when they are first used and kept so besides; PyTorch computes others. With activation=None
-    a call with another dtype reorders w again, after which graphs that hold its launches must not be replayed. Raises
-    InvalidArgument or Unsupported for formats that do not fit."""
+    Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call for a
+    dtype prepares kernels, which may compile for seconds, and reorders w for them. CUDA graph capture refuses that:
+    call tilewright.torch.warm() first. On a CPU kernels compute layers with activation="q8_1" or FP8 weights, whose
+    packed copies are made on first use and kept; PyTorch computes others. With activation=None a call with another
+    dtype reorders w again: then do not replay graphs that hold its earlier launches. Raises InvalidArgument or
+    Unsupported for formats that do not fit."""
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "q4_0", "activation": None}
     """Of from_linear() and the rules of replace_linears()."""
@@ -270,8 +267,7 @@ class QuantizedLinear(nn.Module):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        """Weights and bias are zero: load_state_dict(), or from_linear(). dtype: of the bias, and that which warm()
-        expects of x."""
+        """Weights and bias are zero: load_state_dict(), or use from_linear(). dtype: the bias's, and x's for warm()."""
         super().__init__()
         dtype = torch.get_default_dtype() if dtype is None else dtype
         values = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
@@ -355,8 +351,8 @@ class QuantizedLinear(nn.Module):
         encoder: str | None = None,
         accum: str | None = None,
     ) -> Self:
-        """Encodes weight [out_features, in_features] of floats, on its device, by one of the format's encoders. The
-        bias is kept, the very Parameter if it is one."""
+        """Encodes weight [out_features, in_features] of floats, on its device, by one of the format's encoders. Keeps
+        the bias; a Parameter stays the same one."""
         dtype = weight.dtype if weight.dtype in FORMATS else None
         quantized = QuantizedWeight.from_float(weight, format, encoder)
         return cls.from_weight(quantized, bias, activation=activation, accum=accum, dtype=dtype)
@@ -397,7 +393,7 @@ class QuantizedLinear(nn.Module):
         dtype = x.dtype
         if dtype not in FORMATS:
             raise must_be("x", f"dtype {dtype}", FLOATS)
-        # The dictionaries behind nn.Module's attributes, which take a microsecond each.
+        # From nn.Module's dictionaries: its attributes take a microsecond each.
         factors: Tensor | None = self._buffers["factors"]
         if factors is not None:
             if x.shape[-1] != self.in_features:
@@ -429,8 +425,8 @@ class QuantizedLinear(nn.Module):
         return ops.linear(x, weight.streams, bias, self._texts[dtype, tiles is not None])
 
     def arrange(self, dtype: torch.dtype) -> None:
-        """Reorders w for its GPU's kernels for x of a dtype, if it is not yet. (forward() does, in eager mode.) Raises
-        WouldTune under the capture of a CUDA graph, if there is something to do."""
+        """Reorders w for its GPU's kernels for x of a dtype, if needed. (forward() does, in eager mode.) Raises
+        WouldTune if it is needed during the capture of a CUDA graph."""
         weight = self.weight
         if weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
             return
@@ -452,8 +448,8 @@ class QuantizedLinear(nn.Module):
         _cuda.plan(text, _cuda.index_of(self.weight.data), dtype)
 
     def cpu_kernel(self, rows: int = 1, dtype: torch.dtype | None = None) -> str | None:
-        """The kernel that computes it on this machine's CPU for x of so many rows and a dtype (None: the layer's):
-        "cpu_gemv tokens=4 panels=1". None: there is none, so that PyTorch computes on the decoded weight."""
+        """The layer's kernel on this machine's CPU for x of this many rows and a dtype (None: the layer's): "cpu_gemv
+        tokens=4 panels=1". None: none, and PyTorch computes on the decoded weight."""
         dtype = self.dtype if dtype is None else dtype
         plan = _cpu.plan(self._texts[dtype, False], dtype)
         return None if plan is None else plan.layer.kernel().candidate(rows)
@@ -502,7 +498,7 @@ class QuantizedLinear(nn.Module):
 
 
 def autocasted(x: Tensor) -> Tensor:
-    """x as autocast, if it is on, has PyTorch's own layers take it."""
+    """x in the dtype to which autocast, if on, would cast it."""
     kind = "cuda" if x.is_cuda else "cpu"
     if torch.is_autocast_enabled(kind) and x.is_floating_point() and x.device.type == kind:
         return x.to(torch.get_autocast_dtype(kind))
@@ -510,7 +506,7 @@ def autocasted(x: Tensor) -> Tensor:
 
 
 def float_dtype(fn: Callable[[Tensor], Tensor], dtype: torch.dtype) -> torch.dtype:
-    """What a conversion of a module makes of a dtype, as far as the operators take it."""
+    """A dtype after a module's conversion, if the operators take that."""
     converted = fn(torch.empty(0, dtype=dtype)).dtype
     return converted if converted in FORMATS else dtype
 
@@ -527,8 +523,8 @@ def _takes_tiles(problem: str, index: int) -> bool:
 
 class W4A8Linear(QuantizedLinear):
     """4-bit weights by 8-bit activations: w in NVFP4 with a factor for the tensor, x quantized to E4M3 with a float
-    scale for each row (amax / 448). accum="fast" multiplies at FP8's rate with more than 64 rows, and rounds w's
-    products with their scales to E4M3 (docs/reference/numerics.md)."""
+    scale for each row (amax / 448). accum="fast" multiplies at FP8's rate with more than 64 rows, and rounds w's codes
+    times their scales to E4M3 (docs/reference/numerics.md)."""
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "nvfp4", "activation": "e4m3_row"}
 

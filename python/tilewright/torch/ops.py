@@ -11,13 +11,14 @@ fake tensors; they are opaque to torch.compile, functional, and safe to call fro
     pack(weight, problem) -> streams               weights as stored to tiles or panels, for a problem with pack=
     unpack(weight, problem) -> streams             and back
 
-`weight` are the streams of a matrix in the order data, scales, global, those that the format has: contiguous tensors of
-uint8, but global one float32. `problem` is a gemm's text without m, or a conv's without n and in (docs/reference/problems.md).
+`weight` lists the streams that a matrix's format has, in the order data, scales, global: contiguous tensors of uint8,
+but global is one float32. `problem` is a gemm's text without m, or a conv's without n and in
+(docs/reference/problems.md).
 
 On the CPU the library's kernels compute a linear whose x is quantized, if they take its weights (docs/use/cpu.md). Else
-every operand is decoded exactly by the library's codecs, x having been encoded in the problem's format of x first; sums
-are single precision's. Weights that are decoded for that are kept, within set_decoded_limit(). This is the
-meaning; what a kernel's result may differ by is in docs/reference/numerics.md."""
+x is encoded in the problem's format of x, and the library's codecs decode every operand exactly; sums are in single
+precision. Decoded weights are kept, within set_decoded_limit(). This defines the result; docs/reference/numerics.md
+says how far kernels may differ."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def _define(schema: str, cpu: Any, cuda: Any, fake: Any) -> None:
 
 
 def _define_by_python(name: str, schema: str, function: Any) -> None:
-    """What libtilewright_torch calls, on whatever device."""
+    """What libtilewright_torch calls, on any device."""
     _library.define(f"{name}_by_python{schema}Tensor[]")  # type: ignore[no-untyped-call]
     _library.impl(f"{name}_by_python", function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
@@ -78,7 +79,7 @@ def _linear_cpu(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, proble
     rows = x.numel() // s.k
     if rows == 0:
         return x.new_empty(shape, dtype=s.dtype)
-    if torch.is_autocast_enabled("cpu"):  # asked, since the context takes as long as a small product
+    if torch.is_autocast_enabled("cpu"):  # tested: the context costs as much as a small product
         with torch.autocast("cpu", enabled=False):
             return _linear_cpu(x, weight, bias, problem)
     plan = _cpu.plan(problem, x.dtype)
@@ -158,7 +159,7 @@ def linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: st
     strides; it is encoded in the problem's format of x, whatever its dtype. bias: [n] of the problem's type. Returns
     [..., n] of the dtype of the problem's y.
 
-    Gradients are once differentiable. With act and a gradient the activation is PyTorch's, on y as it is stored. Raises
+    Gradients are once differentiable. If one is needed, PyTorch computes act, on y as it is stored. Raises
     InvalidArgument, which names the argument."""
     if torch.compiler.is_compiling():
         return _linear(x, weight, bias, problem)
@@ -185,20 +186,20 @@ def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: s
     return _activated(y, act)
 
 
-# Of who calls the operator itself; functions and layers come to it below autograd, which costs less.
+# For direct calls of the operator; functions and layers call it below autograd, which costs less.
 _library.impl("linear", _linear, "Autograd")  # type: ignore[no-untyped-call]
 
 
 def _below_autograd(op: Any, *given: Any) -> Tensor:
-    if torch.compiler.is_dynamo_compiling():  # which follows no guards, and to which an operator is one
+    if torch.compiler.is_dynamo_compiling():  # Dynamo cannot trace the guard below
         return op(*given)  # type: ignore[no-any-return]
     with torch._C._AutoDispatchBelowAutograd():
         return op(*given)  # type: ignore[no-any-return]
 
 
 def _unseen() -> bool:
-    """Whether nothing would see a call of an operator: no mode, transform or trace. The dispatcher is then left out,
-    which takes longer to call Python than a small layer takes."""
+    """Whether no mode, transform or trace would see a call of an operator. The dispatcher is then skipped: its call of
+    Python takes longer than a small layer."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
         and torch._C._len_torch_function_stack() == 0
@@ -208,7 +209,7 @@ def _unseen() -> bool:
 
 
 def _usual(x: Tensor, weight: Sequence[Tensor]) -> bool:
-    """What nearly every call passes, told quickly."""
+    """A fast test that nearly all calls pass."""
     if type(x) is not Tensor or x.layout is not torch.strided:
         return False
     for w in weight:
@@ -224,7 +225,7 @@ def _without_act(problem: str) -> tuple[str, str | None]:
 
 
 def _check_kinds(x: Any, weight: Sequence[Any], bias: Any, amax: Any = None) -> None:
-    """What the dispatcher would pass to somebody else, or refuse in words that do not name the argument."""
+    """Refuses what the dispatcher would route elsewhere, or refuse without naming the argument."""
     named = [("x", x), *((f"weight ({i})", t) for i, t in enumerate(weight)), ("bias", bias), ("amax", amax)]
     for name, value in named:
         if value is None and name in ("bias", "amax"):
@@ -274,7 +275,7 @@ def _decoded(s: Spec, weight: Sequence[Tensor]) -> Tensor:
 
 
 def _values(weight: Sequence[Any], format: codec.Format, rows: int, cols: int, divides: bool) -> Tensor:
-    """A matrix as the format stores it, in float32. divides: by the factor of the tensor."""
+    """A matrix as the format stores it, in float32. divides: the tensor's factor does."""
     streams = by_name(format.streams, weight)
     factor = streams.global_scale if divides else None
     if factor is not None:
@@ -324,14 +325,14 @@ def _decoded_filters(s: ConvSpec, weight: Sequence[Tensor]) -> Tensor:
 
 
 def _fake_quantized_pixels(s: ConvSpec, x: Tensor, amax: Tensor) -> Tensor:
-    """Blocks of the channels of a pixel, from a group's first on."""
+    """Blocks of a pixel's channels, from a group's first on."""
     pixels = x.movedim(1, -1)
     rows = _fake_quantized(s, pixels.reshape(-1, s.c // s.groups), amax)
     return rows.reshape(pixels.shape).movedim(-1, 1)
 
 
 def _conv_of_patches(s: ConvSpec, padded: Tensor, w: Tensor, amax: Tensor) -> Tensor:
-    """Blocks of what an output pixel sees, the im2col matrix's rows, in each group."""
+    """Blocks of an output pixel's inputs, the im2col matrix's rows, in each group."""
     patches = padded.reshape(padded.shape[0], s.groups, -1, *padded.shape[2:])
     for axis, (span, step) in enumerate(zip(s.spans, s.stride)):
         patches = patches.unfold(3 + axis, span, step)
@@ -344,7 +345,7 @@ def _conv_of_patches(s: ConvSpec, padded: Tensor, w: Tensor, amax: Tensor) -> Te
 
 
 def _fake_quantized(s: ConvSpec, rows: Tensor, amax: Tensor) -> Tensor:
-    """What the library's own operation leaves of them, in x's format."""
+    """Rows fake quantized by the library, in x's format."""
     count, cols = rows.shape
     name, dtype = s.x.name, DTYPES[s.x.name]
     problem = Problem.of("fp4_fake_quant", x=name, y=name, rows=count, cols=cols, block=s.block)
@@ -507,7 +508,7 @@ for _name, _rule in (
 
 @register_flop_formula([torch.ops.tilewright.linear, torch.ops.tilewright.linear_grad])
 def _linear_flops(x: Any, weight: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
-    """Of x [..., k] and y [..., n], whichever is given: multiplications and additions, as PyTorch counts them."""
+    """Multiplications and additions, as PyTorch counts them. x: its shape; of a gradient, dy's."""
     return int(2 * math.prod(x) * out_shape[-1])
 
 
@@ -630,7 +631,7 @@ def _tiles(problem: str) -> tuple[Spec, dict[str, int]]:
 
 
 def _new_streams(like: Tensor, sizes: dict[str, int]) -> list[Tensor]:
-    """Uninitialized streams of so many bytes."""
+    """Uninitialized streams of these sizes."""
     return [
         like.new_empty(size // 4, dtype=torch.float32) if name == "global" else like.new_empty(size, dtype=torch.uint8)
         for name, size in sizes.items()
@@ -690,7 +691,7 @@ _define("unpack(Tensor[] weight, str problem) -> Tensor[]", _unpack_cpu, _unpack
 
 def quantize(x: Tensor, format: str, encoder: str | None = None) -> list[Tensor]:
     """The streams of x [..., cols] in a format; all but the last dimension are rows. encoder: None is the format's
-    first. A factor of the tensor is the one for the largest magnitude. On x's device."""
+    first. A tensor's factor follows from the largest magnitude. On x's device."""
     return list(torch.ops.tilewright.quantize(x, format, encoder or ""))
 
 
@@ -702,7 +703,7 @@ def dequantize(
 
 
 def pack(weight: Sequence[Tensor], problem: str) -> list[Tensor]:
-    """Weights as stored in the order that kernels of a problem with pack=tiles read, without loss, on their device."""
+    """Reorders stored weights for kernels of a problem with pack=tiles, without loss, on their device."""
     return list(torch.ops.tilewright.pack(list(weight), problem))
 
 

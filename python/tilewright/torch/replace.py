@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The replacement of a model's linear layers and convolutions by quantized ones.
+"""Replaces a model's linear layers and convolutions by quantized ones.
 
 report = replace_linears(model, [("lm_head", None), ("*.mlp.*", {"weight": "q4_k"}), ("*", {"weight": "q8_0"})])"""
 
@@ -26,8 +26,8 @@ Rules = Union[str, Sequence[Rule], Mapping[str, Union[Options, None]]]
 
 
 class ReplaceReport(NamedTuple):
-    """replaced: what became of each layer by qualified name; left: why a layer was left alone. Bytes of the weights
-    that were replaced, before and after; shared ones count once."""
+    """replaced: what each layer became, by qualified name; left: why a layer was left alone. bytes_*: of the weights
+    that were replaced; shared ones count once."""
 
     replaced: dict[str, str]
     left: dict[str, str]
@@ -45,21 +45,21 @@ class ReplaceReport(NamedTuple):
 def replace_linears(
     model: nn.Module, rules: Rules = "q4_0", *, layer: type[QuantizedLinear] = QuantizedLinear
 ) -> ReplaceReport:
-    """Replaces nn.Linear layers in place. rules: a format's name, of the weights of all of them; or in order, (which,
-    options); the first that matches a layer's qualified name decides. which: a glob ("*.mlp.*"), a compiled regular
-    expression (searched for), or a function of the name. options: arguments of QuantizedLinear.from_linear(), or None:
-    leave it alone, as are layers that no rule matches. A dict has (which, options) as its items.
+    """Replaces nn.Linear layers in place. rules: one format for all weights; or a list of (which, options): the first
+    that matches a layer's qualified name decides. which: a glob ("*.mlp.*"), a compiled regular expression (searched
+    for), or a function of the name. options: arguments of QuantizedLinear.from_linear(), or None: leave it alone, as
+    layers that no rule matches. A dict maps which to options.
 
-    Left alone with a reason in the report are also subclasses of nn.Linear, layers whose shape the format does not
-    take, and layers that share their weight with something that is not replaced alike. Layers that share a weight
-    share it afterwards. Raises InvalidArgument for a rule that names an unknown format or encoder."""
+    Also left alone, with a reason in the report: subclasses of nn.Linear, layers whose shape the format does not take,
+    and layers that share their weight with something not replaced alike. Layers that share a weight share it
+    afterwards. Raises InvalidArgument for a rule that names an unknown format or encoder."""
     return _replace(model, rules, {nn.Linear: _Linears(layer)})
 
 
 def replace_convs(model: nn.Module, rules: Rules) -> ReplaceReport:
     """Replaces nn.Conv1d, nn.Conv2d and nn.Conv3d in place, as replace_linears() does linear layers. options: arguments
-    of QuantizedConv2d.from_conv(). Left alone are also circular padding, and transposed convolutions, which the report
-    does not list."""
+    of QuantizedConv2d.from_conv(). Circular padding is left alone, too, as are transposed convolutions, which the
+    report omits."""
     layers = (QuantizedConv1d, QuantizedConv2d, QuantizedConv3d)
     return _replace(model, rules, {layer.plain: _Convs(layer) for layer in layers})
 
@@ -159,10 +159,9 @@ def _replace(model: nn.Module, rules: Rules, kinds: Mapping[type[nn.Module], Any
 def replace_quantized(
     model: nn.Module, make: Callable[[Any], tuple[QuantizedWeight, dict[str, Any]] | None]
 ) -> ReplaceReport:
-    """Replaces, in place, what other libraries have quantized. make: of a module its weight and the options of
-    from_weight(), of which dtype is that of the model's floats; or None where the module is not theirs. What it raises
-    is why a layer is left alone. Modules that share a weight share it afterwards. The report's bytes before are those
-    of the floats."""
+    """Replaces, in place, what other libraries have quantized. make: returns a module's weight and from_weight()'s
+    options (dtype: of the model's floats), or None if the module is not theirs. If it raises, the layer is left alone.
+    Modules that share a weight share it afterwards. The report's bytes_before are the floats'."""
     if make(model) is not None:
         raise must_be("model", type(model).__name__, "a module that contains layers")
     made: dict[int, Any] = {}
@@ -250,6 +249,6 @@ def replace_mlp_with_w4a8(
     accum: str | None = None,
     layer: type[W4A8Linear] = W4A8Linear,
 ) -> int:
-    """Makes the linear layers of MLP blocks W4A8Linear (or a subclass, layer), in place, and returns how many. which: a
-    regular expression that is searched for in qualified names: of the layers that belong to an MLP."""
+    """Replaces the linear layers of MLP blocks by W4A8Linear (or a subclass, layer), in place, and returns how many.
+    which: a regular expression, searched for in qualified names, that finds an MLP's layers."""
     return len(replace_linears(model, [(re.compile(which), {"accum": accum})], layer=layer).replaced)

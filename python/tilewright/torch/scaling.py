@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loss scaling: gradients of many tensors unscaled in one launch, and the next step's scale, on the device of the
-tensors. The formulas are torch._amp_foreach_non_finite_check_and_unscale_'s and torch._amp_update_scale_'s."""
+"""Loss scaling: unscales gradients of many tensors in one launch, and updates the scale, on the tensors' device. The
+formulas are torch._amp_foreach_non_finite_check_and_unscale_'s and torch._amp_update_scale_'s."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _READY, _UNSCALED, _STEPPED = range(3)
 
 def unscale_(tensors: Sequence[Tensor], scale: Tensor, found_inf: Tensor | None = None) -> Tensor:
     """Multiplies every tensor by 1 / scale, in place: one launch for each dtype among them. scale: one positive finite
-    float32 on their device. Returns found_inf, one float32: 1 if an element of a tensor was infinite or NaN, or what
-    was passed as found_inf was not 0; else 0. Waits for nothing. Raises InvalidArgument naming the argument."""
+    float32 on their device. Returns found_inf, one float32: 1 if an element was infinite or NaN, or the given found_inf
+    was not 0; else 0. Does not synchronize. Raises InvalidArgument naming the argument."""
     tensors = list(tensors)
     if not tensors:
         raise InvalidArgument("tensors", "none", "must have at least one")
@@ -58,7 +58,7 @@ def update_scale_(
     backoff_factor: float = 0.5,
     growth_interval: int = 2000,
 ) -> None:
-    """The scale of the next step, and the good steps since it changed, in place. scale and found_inf: one float32 each,
+    """Updates the scale, and the good steps since it changed, in place. scale and found_inf: one float32 each,
     good_steps: one int32, on one device. Raises InvalidArgument naming the argument."""
     _check_factors(growth_factor, backoff_factor, growth_interval)
     for name, word, dtype in (
@@ -103,10 +103,9 @@ def _check_factors(growth: float, backoff: float, interval: int) -> None:
 
 
 class GradScaler:
-    """What torch.amp.GradScaler does, with the same arguments, methods and state_dict(), for the gradients of one
-    device (device: its type, as "cuda"; None: that of the first loss): unscaled by one launch for each dtype, and with
-    a scale that the host never waits for but in step(), where an optimizer cannot skip by itself. One thread at a
-    time."""
+    """torch.amp.GradScaler, with the same arguments, methods and state_dict(), for gradients on one device (device: its
+    type, as "cuda"; None: the first loss's). It unscales by one launch for each dtype. The host waits only in step(),
+    if an optimizer cannot skip by itself. One thread at a time."""
 
     def __init__(
         self,
@@ -129,7 +128,7 @@ class GradScaler:
         self._enabled = enabled
         self._scale: Tensor | None = None
         self._good_steps: Tensor | None = None
-        # By optimizer: where it is in its step, and its found_inf.
+        # By optimizer: its state in the step, and its found_inf.
         self._optimizers: dict[int, tuple[int, Tensor | None]] = {}
 
     def is_enabled(self) -> bool:
@@ -161,7 +160,7 @@ class GradScaler:
         self._optimizers[id(optimizer)] = (_UNSCALED, unscale_(grads, self._on(grads[0].device)))
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """optimizer.step(), unless a gradient is infinite or NaN: then None. Unscales first where that is not done."""
+        """optimizer.step(), unless a gradient is infinite or NaN: then None. Unscales first if needed."""
         if not self._enabled:
             return optimizer.step(*args, **kwargs)
         if "closure" in kwargs or args:

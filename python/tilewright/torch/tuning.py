@@ -7,7 +7,7 @@
     warm(model, x)                                   # prepares every kernel: before a CUDA graph or torch.compile
 
 A sample input is what the model's forward() takes: tensors on any device, numbers, or tuples, lists and dicts of them.
-Their values do not matter where the model computes the same layers for any, and they are not computed with then."""
+If the model computes the same layers for all values, the values do not matter and are not used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PLAIN = "sm_75"
 
 
 class _Asked(NamedTuple):
-    """One call of linear or conv: the problem, of a gemm with w as stored; x's dtype, and rows or pixels. Of conv also
+    """One call of linear or conv: the problem (a gemm's with w as stored), x's dtype, and rows or pixels. For conv also
     x's shape, whether its channels are innermost, and its device."""
 
     text: str
@@ -54,7 +54,7 @@ class _Asked(NamedTuple):
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every call of linear and conv, by whatever way it came about."""
+    """Sees every call of linear and conv, however it is made."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -90,10 +90,10 @@ def _asked(model: nn.Module, inputs: Sequence[Any]) -> list[_Asked]:
 
 
 def record(model: nn.Module, *sample_inputs: Any, arch: str | None = None) -> list[Problem]:
-    """The problems that the model asks for with these inputs, each once, in order: its products and convolutions, and
-    the casts of their activations. arch: a target ("sm_90a"): exactly what is launched there, tiles and workspace
-    included; None: as the layers state them. Runs the model on fake tensors, or on the given ones where its course
-    depends on their values."""
+    """The problems of the model for these inputs, each once, in order: its gemms and convolutions, and the casts of
+    their activations. arch: a target ("sm_90a"), for exactly what it launches, tiles and workspace included; None: as
+    the layers state them. Runs the model on fake tensors, or on the given ones if its control flow depends on
+    values."""
     out: dict[Problem, None] = {}
     for asked in _asked(model, sample_inputs):
         for problem in _problems(asked, arch):
@@ -123,7 +123,7 @@ class Tuned(NamedTuple):
 
 
 class TuneSummary(NamedTuple):
-    """What tune() did: one entry for each problem; those behind the budget's end are in `left`."""
+    """What tune() did: one entry for each problem; `left`: those not reached in time."""
 
     device: str
     entries: tuple[Tuned, ...]
@@ -159,12 +159,12 @@ def tune(
     **policy: Any,
 ) -> TuneSummary:
     """Measures candidates for every problem of the model, for all numbers of rows, and stores the fastest in the
-    engine's cache, where operators find them from the next preparation on. sample_inputs: a tensor, or a tuple of
-    forward()'s arguments. device: of CUDA, or "cpu"; None: CUDA's current one, else the CPU, where linear layers are
-    tuned that it has kernels for, at the numbers of rows that these inputs lead to. budget_seconds: for all of them;
-    what one does not use is the others'. progress: a function of (stage, done, total), or True for a bar. policy:
-    further arguments of Engine.tune(). Raises InvalidArgument for another device, Unsupported for one of CUDA that is
-    not there; what fails by itself is in the summary."""
+    engine's cache, where operators find them at their next preparation. sample_inputs: a tensor, or a tuple of
+    forward()'s arguments. device: of CUDA, or "cpu"; None: CUDA's current one, else the CPU. On a CPU only linear
+    layers that have kernels are tuned, at these inputs' numbers of rows. budget_seconds: for all problems; what one
+    does not use goes to the others. progress: a function of (stage, done, total), or True for a bar. policy: further
+    arguments of Engine.tune(). Raises InvalidArgument for another device, Unsupported if CUDA is missing; the summary
+    lists what failed."""
     on_cpu = not torch.cuda.is_available() if device is None else not isinstance(device, int) and _is_cpu(device)
     entries: list[Tuned] = []
     if on_cpu:
@@ -174,7 +174,7 @@ def tune(
     else:
         gpu = _cuda.device(_cuda_index(device))
         problems = record(model, *_arguments(sample_inputs), arch=gpu.arch)
-        # One choice of all numbers of rows serves every one that was recorded.
+        # One choice for all numbers of rows serves all that were recorded.
         distinct = list(
             {problem if problem.op in _FIXED else problem.with_rows(1): problem for problem in problems}.values()
         )
@@ -190,7 +190,7 @@ def tune(
             entries.append(Tuned(problem, report, ""))
         except Unsupported as error:
             entries.append(Tuned(problem, None, str(error)))
-    _cuda.forget_plans()  # prepared before the choices were
+    _cuda.forget_plans()  # prepared before these choices
     return TuneSummary(gpu.name, tuple(entries), (), time.monotonic() - begin)
 
 
@@ -220,8 +220,8 @@ def prewarm(
     **policy: Any,
 ) -> PrewarmReport:
     """Compiles what the model will need on those targets into the engine's cache, for all numbers of rows, without a
-    GPU. Of a CPU ("x86-64-v3") they are those of linear layers; one that it has no kernels for is among the failures.
-    policy: further arguments of Engine.prewarm(). Raises LibraryMissing without a compiler."""
+    GPU. For a CPU ("x86-64-v3") these are linear layers' only; layers without kernels are among the failures. policy:
+    further arguments of Engine.prewarm(). Raises LibraryMissing without a compiler."""
     if isinstance(archs, str):
         archs = [archs]
     arguments = _arguments(sample_inputs)
@@ -247,14 +247,13 @@ def prewarm(
 
 
 def warm(model: nn.Module, *sample_inputs: Any, dtype: torch.dtype | None = None) -> int:
-    """Prepares every kernel of the model's layers that are on a GPU: before torch.compile, or the capture of a CUDA
-    graph, under which nothing may be compiled. Linear layers are prepared for any number of rows, and their weights
-    arranged; convolutions for the shapes that they are given with these inputs, which are as record()'s: call it for
-    each shape of them. dtype: of linear layers' x, None: each layer's own. Returns how many layers were on a GPU. Under
-    torch.compile layers take their weights as warm() has left them. Linear layers on the CPU are prepared, too.
+    """Prepares every kernel of the model's layers on a GPU. Call it before torch.compile or CUDA graph capture, during
+    which nothing may be compiled. Linear layers are prepared for any number of rows, and their weights arranged;
+    convolutions for the shapes that these inputs (as for record()) lead to: call it for each shape. dtype: of linear
+    layers' x, None: each layer's own. Returns how many layers were on a GPU. Under torch.compile layers take their
+    weights as warm() has left them. Linear layers on the CPU are prepared, too.
 
-    The launches of all captures of a GPU share one workspace: replay two graphs one after the other, not at the same
-    time."""
+    All captures on a GPU share one workspace: replay two graphs one after the other, not at the same time."""
     kinds = (QuantizedLinear, _QuantizedConv)
     layers = [m for m in model.modules() if isinstance(m, kinds) and m.weight.device.type == "cuda"]
     for layer in layers:
