@@ -312,7 +312,7 @@ class Engine(Handle):
         return _c.take(source)
 
     def explain(self, problem: Problem | str, arch: str | Device | None = None) -> str:
-        """Why this kernel: stored or ranked, the keys, and what every family says. A Device adds that GPU's stored
+        """Why this kernel: stored or ranked, the keys, and what every family says. With a Device, for that GPU's stored
         choices."""
         gpu = arch if isinstance(arch, Device) else None
         text = ctypes.c_void_p()

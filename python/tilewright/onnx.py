@@ -55,7 +55,7 @@ def load_quantized(
     or rounded with scales="nearest", which moves a weight by at most 2^-11 of itself.
 
     Raises InvalidArgument or Unsupported naming the node and the tensor or attribute that does not fit, or if there is
-    no such layer; IoError. left: a dict that gets the error of each such layer, by name, instead."""
+    no such layer; IoError. left: a dict that gets the error of each layer that does not fit, by name, instead."""
     check_rule(scales)
     if not isinstance(model, onnx.ModelProto):
         try:
@@ -339,7 +339,7 @@ def export(
     ONNXProgram, and saves it if there is a path.
 
     Weights keep their values; products are in single precision, whatever x's dtype. If the layer quantizes x to 8-bit
-    integers, ONNX Runtime does, in its own way (accuracy_level 4); else x is not quantized. options: of
+    integers, ONNX Runtime does so in its own way (accuracy_level 4); else x is not quantized. options: of
     torch.onnx.export(). Needs the package onnxscript.
 
     Raises Unsupported naming a convolution, or a layer whose format ONNX lacks. left: a dict that gets each such error

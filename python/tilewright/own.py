@@ -48,9 +48,10 @@ class Launch(NamedTuple):
 
 
 class Array(NamedTuple):
-    """Memory that the kernel reads or writes. shape: its first dimension may be "rows": the launch's. output: written,
-    and compared; scratch: zero before the first launch, then left to the kernels. fill: for an input, a function of
-    (numpy.random.Generator, shape) that returns an array; None: floats from -1 to 1, integers from -8 to 7."""
+    """Memory that the kernel reads or writes. shape: its first dimension may be "rows", those of the launch. output:
+    written, and compared; scratch: zero before the first launch, then left to the kernels. fill: for an input, a
+    function of (numpy.random.Generator, shape) that returns an array; None: floats from -1 to 1, integers from -8 to
+    7."""
 
     name: str
     dtype: str

@@ -314,7 +314,7 @@ def _reordered(weight: QuantizedWeight, rows: Sequence[bytes], dtype: torch.dtyp
 
 
 def _in_model(model: Any, name: str) -> str:
-    """A layer's name in the model: only one of model and checkpoint may have a head."""
+    """A layer's name in the model: the checkpoint may have a head that the model lacks, or the reverse."""
     prefix = model.base_model_prefix + "."
     for candidate in (name, name.removeprefix(prefix), prefix + name):
         try:

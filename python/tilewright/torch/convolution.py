@@ -36,9 +36,9 @@ class _QuantizedConv(nn.Module):
     ("e4m3_tensor", "e5m2" ...) or INT8 ("int8_tensor"), with one scale for the tensor or none; None: x is not
     converted. accum: "fast" is explained in docs/reference/numerics.md.
 
-    quant_act: x is fake quantized to FP4 in blocks of 16, 32, 64, 128 or 256 elements; order: they run along "ctrs" (an
-    output pixel's inputs, as NVIDIA Model Optimizer does) or "trsc" (a pixel's channels, as deployed kernels do). amax:
-    the largest magnitude expected of x; None: each call's own. See docs/use/conv.md.
+    quant_act: x is fake quantized to FP4 in blocks of 16, 32, 64, 128 or 256 elements; order: blocks run along "ctrs"
+    (an output pixel's inputs, as NVIDIA Model Optimizer does) or "trsc" (a pixel's channels, as deployed kernels do).
+    amax: the largest magnitude expected of x; None: each call's own. See docs/use/conv.md.
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call for a
     dtype and shape of x prepares kernels, which may compile for seconds. CUDA graph capture refuses that: call

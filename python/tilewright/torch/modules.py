@@ -242,8 +242,8 @@ class QuantizedLinear(nn.Module):
 
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call for a
     dtype prepares kernels, which may compile for seconds, and reorders w for them. CUDA graph capture refuses that:
-    call tilewright.torch.warm() first. On a CPU kernels compute layers with activation="q8_1" or FP8 weights, whose
-    packed copies are made on first use and kept; PyTorch computes others. With activation=None a call with another
+    call tilewright.torch.warm() first. On a CPU kernels compute layers with activation="q8_1" or FP8 weights; packed
+    copies of w are made on first use and kept. PyTorch computes other layers. With activation=None a call with another
     dtype reorders w again: then do not replay graphs that hold its earlier launches. Raises InvalidArgument or
     Unsupported for formats that do not fit."""
 
@@ -449,7 +449,7 @@ class QuantizedLinear(nn.Module):
 
     def cpu_kernel(self, rows: int = 1, dtype: torch.dtype | None = None) -> str | None:
         """The layer's kernel on this machine's CPU for x of this many rows and a dtype (None: the layer's): "cpu_gemv
-        tokens=4 panels=1". None: none, and PyTorch computes on the decoded weight."""
+        tokens=4 panels=1". None: no kernel; PyTorch computes on the decoded weight."""
         dtype = self.dtype if dtype is None else dtype
         plan = _cpu.plan(self._texts[dtype, False], dtype)
         return None if plan is None else plan.layer.kernel().candidate(rows)
@@ -498,7 +498,7 @@ class QuantizedLinear(nn.Module):
 
 
 def autocasted(x: Tensor) -> Tensor:
-    """x in the dtype to which autocast, if on, would cast it."""
+    """x, cast as autocast, if on, casts it for PyTorch's own layers."""
     kind = "cuda" if x.is_cuda else "cpu"
     if torch.is_autocast_enabled(kind) and x.is_floating_point() and x.device.type == kind:
         return x.to(torch.get_autocast_dtype(kind))

@@ -275,7 +275,7 @@ def _decoded(s: Spec, weight: Sequence[Tensor]) -> Tensor:
 
 
 def _values(weight: Sequence[Any], format: codec.Format, rows: int, cols: int, divides: bool) -> Tensor:
-    """A matrix as the format stores it, in float32. divides: the tensor's factor does."""
+    """A matrix as the format stores it, in float32. divides: the tensor's factor divides values."""
     streams = by_name(format.streams, weight)
     factor = streams.global_scale if divides else None
     if factor is not None:
@@ -508,7 +508,7 @@ for _name, _rule in (
 
 @register_flop_formula([torch.ops.tilewright.linear, torch.ops.tilewright.linear_grad])
 def _linear_flops(x: Any, weight: Any, *rest: Any, out_shape: Any = None, **more: Any) -> int:
-    """Multiplications and additions, as PyTorch counts them. x: its shape; of a gradient, dy's."""
+    """Multiplications and additions, as PyTorch counts them. x: the shape of x, or of dy for a gradient."""
     return int(2 * math.prod(x) * out_shape[-1])
 
 

@@ -160,8 +160,9 @@ def replace_quantized(
     model: nn.Module, make: Callable[[Any], tuple[QuantizedWeight, dict[str, Any]] | None]
 ) -> ReplaceReport:
     """Replaces, in place, what other libraries have quantized. make: returns a module's weight and from_weight()'s
-    options (dtype: of the model's floats), or None if the module is not theirs. If it raises, the layer is left alone.
-    Modules that share a weight share it afterwards. The report's bytes_before are the floats'."""
+    options (dtype: of the model's floats), or None if the module is not theirs. If it raises, the layer is left alone
+    and the report says why. Modules that share a weight share it afterwards. The report's bytes_before are the
+    floats'."""
     if make(model) is not None:
         raise must_be("model", type(model).__name__, "a module that contains layers")
     made: dict[int, Any] = {}

@@ -123,7 +123,7 @@ class Tuned(NamedTuple):
 
 
 class TuneSummary(NamedTuple):
-    """What tune() did: one entry for each problem; `left`: those not reached in time."""
+    """What tune() did: one entry for each problem; `left`: those not reached within the budget."""
 
     device: str
     entries: tuple[Tuned, ...]
