@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// libggml-tilewright: a backend of ggml that computes matrix products and convolutions on this machine's CPU. Set
-// GGML_BACKEND_PATH to it. ggml's own CPU backend computes everything else, so both work on the same host memory.
+// libggml-tilewright: a backend of ggml whose matrix products and convolutions are Tilewright's. Set GGML_BACKEND_PATH
+// to it. Everything else is left to ggml's own CPU backend, which computes the whole graph with its threads and calls
+// ours for the nodes that we serve: two pools of threads would wait for each other's processors.
 //
 // The registered device has a buffer type of its own, in which the weights of products lie packed; a host that loads a
 // model asks an accelerator for its buffer type first. A backend that is made from it allocates what it computes in
-// ggml's plain host memory, so that nothing is copied between the two backends: that is why there are two devices.
+// ggml's plain host memory, which ggml's kernels read: that is why there are two devices.
 #include <tilewright/error.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +21,7 @@
 #include "ggml-cpu.h"
 #include "ggml-impl.h"
 #include "hosts/ggml/kernels.h"
+#include "hosts/ggml/team.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -31,6 +37,12 @@ std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
 
 // ---- what is served
 
+// Set by tests that ask for our kernels alone: nothing is left to ggml's, and products of two activations are served.
+bool alone() {
+  static const bool set = std::getenv("TILEWRIGHT_GGML_ALONE") != nullptr;
+  return set;
+}
+
 // The product of a tensor of weights, [k, n, ...]; null if there is none.
 const Product* product_of(const ggml_tensor* w, int threads = 0) {
   return Kernels::of_process().product(w->type, w->ne[1], w->ne[0], threads);
@@ -42,14 +54,10 @@ bool can_read(const ggml_tensor* x) {
   return dense_elements(x) && (x->type == GGML_TYPE_F32 || ggml_get_type_traits(x->type)->to_float);
 }
 
-bool supports(const ggml_tensor* op) {
+// Whether our kernels compute it.
+bool serves(const ggml_tensor* op) {
   const ggml_tensor *w = op->src[0], *x = op->src[1];
   switch (op->op) {
-    case GGML_OP_NONE:
-    case GGML_OP_RESHAPE:
-    case GGML_OP_VIEW:
-    case GGML_OP_PERMUTE:
-    case GGML_OP_TRANSPOSE: return true;
     case GGML_OP_MUL_MAT:
       if (ggml_get_op_params_i32(op, 1) == GGML_HINT_SRC0_IS_HADAMARD) return false;
       break;
@@ -62,8 +70,22 @@ bool supports(const ggml_tensor* op) {
   // What a graph computes, or a cache of it, would be packed again at every launch: ggml's own kernels read it as it
   // is.
   const ggml_tensor* owner = w->view_src ? w->view_src : w;
-  if (owner->buffer && !is_packed(owner)) return false;
+  if (owner->buffer && !is_packed(owner) && !alone()) return false;
   return op->type == GGML_TYPE_F32 && dense_elements(w) && can_read(x) && product_of(w);
+}
+
+bool moves_nothing(const ggml_tensor* op) {
+  return op->op == GGML_OP_NONE || op->op == GGML_OP_RESHAPE || op->op == GGML_OP_VIEW || op->op == GGML_OP_PERMUTE ||
+         op->op == GGML_OP_TRANSPOSE;
+}
+
+// Whether a backend takes it: what ggml's CPU backend does too, so that a graph is one piece.
+bool supports(const ggml_tensor* op) {
+  if (moves_nothing(op) || serves(op)) return true;
+  if (alone()) return false;
+  for (const ggml_tensor* src : op->src)
+    if (src && is_packed(src)) return false;
+  return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
 }
 
 // ---- weights
@@ -215,33 +237,77 @@ void multiply_by_experts(const ggml_tensor* y, int threads) {
   }
 }
 
-// Of a backend.
-struct Settings {
-  int threads = 0;
+void compute(const ggml_tensor* node, int threads) {
+  switch (node->op) {
+    case GGML_OP_MUL_MAT: multiply(node, threads); break;
+    case GGML_OP_MUL_MAT_ID: multiply_by_experts(node, threads); break;
+    default: Kernels::of_process().convolution(node, threads)->launch(node);
+  }
+}
+
+// A node that ggml's CPU backend meets as an operation of its caller's, and what its threads need to compute it.
+struct Node {
+  Node(ggml_tensor* of, int threads) : node(of), original(*of), threads(threads) {
+    const ggml_custom_op_params params = {&Node::run, GGML_N_TASKS_MAX, this};
+    node->op = GGML_OP_CUSTOM;
+    std::memcpy(node->op_params, &params, sizeof params);
+  }
+  ~Node() {
+    node->op = original.op;
+    std::memcpy(node->op_params, original.op_params, sizeof original.op_params);
+  }
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  static void run(ggml_tensor*, int thread, int, void* self) {
+    Node& n = *static_cast<Node*>(self);
+    if (thread != 0) return n.team.help();
+    g_team = &n.team;
+    try {
+      compute(&n.original, n.threads);
+    } catch (const std::exception& e) {
+      GGML_LOG_ERROR("tilewright: %s: %s\n", n.original.name, e.what());
+      n.failed = true;
+    }
+    g_team = nullptr;
+    n.team.finish();
+  }
+
+  ggml_tensor* node;
+  const ggml_tensor original;
+  int threads;
+  Team team;
+  bool failed = false;
 };
 
-void set_threads(ggml_backend_t backend, int threads) { static_cast<Settings*>(backend->context)->threads = threads; }
+// A backend: ggml's own for CPUs, whose threads compute everything.
+struct Backend {
+  ggml_backend_t cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
+  int threads = 0;
+  ~Backend() { ggml_backend_free(cpu); }
+};
+Backend& of(ggml_backend_t backend) { return *static_cast<Backend*>(backend->context); }
 
-ggml_status compute(ggml_backend_t backend, ggml_cgraph* graph) {
-  const int threads = static_cast<Settings*>(backend->context)->threads;
+template <class Function>
+Function cpu_function(const char* name) {
+  const ggml_backend_reg_t reg = ggml_backend_dev_backend_reg(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
+  return reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(reg, name));
+}
+
+void set_threads(ggml_backend_t backend, int threads) {
+  of(backend).threads = threads;
+  cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(of(backend).cpu, threads);
+}
+
+ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph* graph) {
+  std::deque<Node> nodes;
   for (int i = 0; i < graph->n_nodes; ++i) {
-    const ggml_tensor* node = graph->nodes[i];
-    if (ggml_is_empty(node) || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) continue;
-    try {
-      switch (node->op) {
-        case GGML_OP_MUL_MAT: multiply(node, threads); break;
-        case GGML_OP_MUL_MAT_ID: multiply_by_experts(node, threads); break;
-        case GGML_OP_CONV_2D:
-        case GGML_OP_CONV_2D_DW:
-        case GGML_OP_CONV_3D: Kernels::of_process().convolution(node, threads)->launch(node); break;
-        default: break;
-      }
-    } catch (const std::exception& e) {
-      GGML_LOG_ERROR("tilewright: %s: %s\n", node->name, e.what());
-      return GGML_STATUS_FAILED;
-    }
+    ggml_tensor* node = graph->nodes[i];
+    if (!ggml_is_empty(node) && serves(node)) nodes.emplace_back(node, of(backend).threads);
   }
-  return GGML_STATUS_SUCCESS;
+  const ggml_status status = ggml_backend_graph_compute(of(backend).cpu, graph);
+  const bool failed = std::any_of(nodes.begin(), nodes.end(), [](const Node& n) { return n.failed; });
+  return failed ? GGML_STATUS_FAILED : status;
 }
 
 // ---- what ggml asks for
@@ -254,11 +320,11 @@ ggml_backend_t init_backend(ggml_backend_dev_t, const char*) {
   ggml_backend_i calls = {};
   calls.get_name = [](ggml_backend_t) { return kName; };
   calls.free = [](ggml_backend_t backend) {
-    delete static_cast<Settings*>(backend->context);
+    delete &of(backend);
     delete backend;
   };
-  calls.graph_compute = compute;
-  return new ggml_backend{&guid, calls, computing_device(), new Settings()};
+  calls.graph_compute = compute_graph;
+  return new ggml_backend{&guid, calls, computing_device(), new Backend()};
 }
 
 void get_props(ggml_backend_dev_t, ggml_backend_dev_props* props) {
@@ -277,7 +343,7 @@ ggml_backend_device_i device_calls() {
   calls.get_props = get_props;
   calls.init_backend = init_backend;
   calls.get_buffer_type = [](ggml_backend_dev_t) { return packed_type(); };
-  calls.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return supports(op); };
+  calls.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return serves(op) || moves_nothing(op); };
   calls.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
     return type == packed_type() || ggml_backend_buft_is_host(type);
   };
@@ -295,6 +361,7 @@ ggml_backend_dev_t computing_device() {
   static ggml_backend_device device = [] {
     ggml_backend_device d = {device_calls(), registration(), nullptr};
     d.iface.get_buffer_type = [](ggml_backend_dev_t) { return ggml_backend_cpu_buffer_type(); };
+    d.iface.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return supports(op); };
     return d;
   }();
   return &device;

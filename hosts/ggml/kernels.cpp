@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ggml-impl.h"
+#include "hosts/ggml/team.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -48,17 +49,17 @@ Kernels::Kernels()
           };
         }
         return options;
-      }()) {
-  // Most hosts launch with as many threads as there are CPUs.
-  Device all = Device::open_cpu();
-  devices_.emplace(all.sms(), all);
-  devices_.emplace(0, std::move(all));
-}
+      }()) {}
 
+// Launches compute on the threads of the team that launches.
 const Device& Kernels::device(int threads) {
   const auto at = devices_.find(threads);
   if (at != devices_.end()) return at->second;
-  return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = {}, .target = {}}))
+  const auto parallel_for = [](std::int64_t count, const Team::Body& body) {
+    if (g_team) return g_team->run(count, body);
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+  };
+  return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = parallel_for, .target = {}}))
       .first->second;
 }
 
