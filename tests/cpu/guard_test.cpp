@@ -57,7 +57,7 @@ TEST_CASE("kernels for CPUs touch nothing beyond their operands", "[guard]") {
       }
   for (const char* w : kFloats)
     for (const char* x : kFloats)
-      for (const auto& [m, n, k] : {std::tuple{1, 16, 1}, {3, 48, 37}, {17, 16, 100}})
+      for (const auto& [m, n, k] : {std::tuple{1, 16, 1}, {3, 48, 37}, {17, 16, 100}, {33, 64, 128}})
         run(gemm(w, m, n, k, turn++ % 2 ? "bias=f16" : "", x), w);
   for (const int m : {1, 5, 17}) run(gemm("int8", m, 16, 96, "", "int8"), "int8");
   for (const char* w : {"q4_0", "q4_k", "int8_row"}) run(gemm(w, 5, 16, columns(w, 1), "groups=3 x_from=f32"), w);

@@ -19,7 +19,7 @@ function(include_in file line expected)
   file(WRITE ${WORK}/${file} "")
 endfunction()
 
-foreach(folder support templates jit cache files quantize tuner capi cli bench examples python include)
+foreach(folder support templates jit cache files quantize tuner capi cli bench examples python hosts include)
   file(WRITE ${WORK}/${folder}/a.h "")
 endforeach()
 check("" "the tree")
