@@ -38,7 +38,7 @@ def alone(plugin):
 
 def outcome_of(text):
     if "not supported" in text:
-        return "refused" if "[Tilewright]" in text else "unjudged"
+        return "refused" if "Tilewright" in text.rpartition("not supported")[2] else "unjudged"
     return "passed" if text.endswith("OK") else "failed"
 
 
