@@ -60,7 +60,10 @@ tw_status tw_observer_merge(tw_observer* observer, const tw_observer* other, tw_
 }
 
 tw_status tw_observer_json(const tw_observer* observer, char** json, tw_error** error) {
-  return guarded(error, [&] { required(json, "json") = copy_text(handle(observer).value.json()); });
+  return guarded(error, [&] {
+    char*& text = required(json, "json");
+    text = copy_text(handle(observer).value.json());
+  });
 }
 
 tw_status tw_observer_from_json(const char* json, tw_observer** observer, tw_error** error) {

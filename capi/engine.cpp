@@ -63,7 +63,8 @@ tw_status tw_engine_stats(const tw_engine* engine, tw_stats* stats, tw_error** e
 tw_status tw_explain(const tw_engine* engine, const tw_problem* problem, const char* arch, const tw_device* device,
                      char** explained, tw_error** error) {
   return guarded(error, [&] {
-    required(explained, "text") = copy_text(
+    char*& text = required(explained, "text");  // before the copy is made: an assignment computes its right side first
+    text = copy_text(
         handle(engine).value.explain(handle(problem).value, arch_of(arch), device ? &handle(device).value : nullptr));
   });
 }
@@ -71,7 +72,8 @@ tw_status tw_explain(const tw_engine* engine, const tw_problem* problem, const c
 tw_status tw_emit(const tw_engine* engine, const tw_problem* problem, const char* arch, char** source,
                   tw_error** error) {
   return guarded(error, [&] {
-    required(source, "source") = copy_text(handle(engine).value.emit(handle(problem).value, arch_of(arch)).text);
+    char*& text = required(source, "source");
+    text = copy_text(handle(engine).value.emit(handle(problem).value, arch_of(arch)).text);
   });
 }
 

@@ -44,7 +44,7 @@ TEST_CASE("a layer keeps its weights and launches for every number of rows") {
   const LayerHandle layer(made);
   tw_layer_problems found = TW_LAYER_PROBLEMS_INIT;
   succeed([&](tw_error** e) { return tw_layer_get_problems(layer.get(), &found, e); });
-  const ProblemHandle main(found.main);
+  const ProblemHandle main(found.main), repack(found.repack);
   CHECK(std::string(tw_problem_text(main.get())).find("x_from=f32") != std::string::npos);
   CHECK(found.cast == nullptr);  // a CPU quantizes x within every launch
   std::vector<float> values(static_cast<std::size_t>(n * k)), decoded = values;
