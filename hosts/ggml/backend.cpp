@@ -39,7 +39,7 @@ std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
 
 // Set by tests that ask for our kernels alone: nothing is left to ggml's, and products of two activations are served.
 bool alone() {
-  static const bool set = std::getenv("TILEWRIGHT_GGML_ALONE") != nullptr;
+  static const bool set = std::getenv("GGML_TILEWRIGHT_ALONE") != nullptr;
   return set;
 }
 

@@ -33,7 +33,7 @@ def environment(plugin):
 
 def alone(plugin):
     """Nothing is left to ggml's kernels, which would be compared with themselves."""
-    return environment(plugin) | {"TILEWRIGHT_GGML_ALONE": "1"}
+    return environment(plugin) | {"GGML_TILEWRIGHT_ALONE": "1"}
 
 
 def outcome_of(text):
