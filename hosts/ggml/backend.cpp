@@ -67,10 +67,9 @@ bool serves(const ggml_tensor* op) {
     case GGML_OP_CONV_3D: return !is_packed(w) && Kernels::of_process().convolution(op);
     default: return false;
   }
-  // What a graph computes, or a cache of it, would be packed again at every launch: ggml's own kernels read it as it
-  // is.
-  const ggml_tensor* owner = w->view_src ? w->view_src : w;
-  if (owner->buffer && !is_packed(owner) && !alone()) return false;
+  // A graph's own tensors would be packed again at every launch, and ggml's kernels read them as they are. A part of
+  // packed weights is not where its address says.
+  if (is_packed(w) ? w->view_src != nullptr : !alone()) return false;
   return op->type == GGML_TYPE_F32 && dense_elements(w) && can_read(x) && product_of(w);
 }
 

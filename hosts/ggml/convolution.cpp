@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "ggml-impl.h"
-#include "hosts/ggml/kernels.h"
 #include "hosts/ggml/product.h"
 
 namespace tilewright::ggml {

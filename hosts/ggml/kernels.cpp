@@ -10,30 +10,6 @@
 #include "hosts/ggml/team.h"
 
 namespace tilewright::ggml {
-namespace {
-
-struct Name {
-  ggml_type type;
-  const char* format;
-};
-constexpr Name kFormats[] = {
-    {GGML_TYPE_F32, "f32"},   {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
-    {GGML_TYPE_Q4_0, "q4_0"}, {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
-    {GGML_TYPE_Q5_1, "q5_1"}, {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
-    {GGML_TYPE_Q3_K, "q3_k"}, {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
-    {GGML_TYPE_Q6_K, "q6_k"}, {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
-};
-
-}  // namespace
-
-const char* format_of(ggml_type type) {
-  for (const Name& n : kFormats)
-    if (n.type == type) return n.format;
-  return nullptr;
-}
-
-bool is_float(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
-
 Kernels& Kernels::of_process() {
   static Kernels* kernels = new Kernels();
   return *kernels;

@@ -16,10 +16,6 @@
 
 namespace tilewright::ggml {
 
-// Tilewright's name of a type; null if it has no such format.
-const char* format_of(ggml_type type);
-bool is_float(ggml_type type);
-
 // Thread-safe. Never destroyed: a host's buffers outlive main().
 class Kernels {
  public:

@@ -8,8 +8,6 @@
 #include <new>
 #include <string>
 
-#include "hosts/ggml/kernels.h"
-
 namespace tilewright::ggml {
 namespace {
 
@@ -18,7 +16,17 @@ constexpr std::size_t kAlign = 64;
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-bool is_float(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
+struct Name {
+  ggml_type type;
+  const char* format;
+};
+constexpr Name kFormats[] = {
+    {GGML_TYPE_F32, "f32"},   {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
+    {GGML_TYPE_Q4_0, "q4_0"}, {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
+    {GGML_TYPE_Q5_1, "q5_1"}, {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
+    {GGML_TYPE_Q3_K, "q3_k"}, {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
+    {GGML_TYPE_Q6_K, "q6_k"}, {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
+};
 
 Problem problem_of(ggml_type type, std::int64_t n, std::int64_t k) {
   return Problem::parse(std::string("gemm x=") + (is_float(type) ? "f32" : "q8_1") + " w=" + format_of(type) +
@@ -32,6 +40,14 @@ LayerOptions options_of(ggml_type type) {
 }
 
 }  // namespace
+
+const char* format_of(ggml_type type) {
+  for (const Name& n : kFormats)
+    if (n.type == type) return n.format;
+  return nullptr;
+}
+
+bool is_float(ggml_type type) { return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16; }
 
 void Scratch::Free::operator()(void* p) const { std::free(p); }
 
@@ -47,7 +63,6 @@ void* Scratch::of(std::size_t bytes) {
 
 Product::Product(Engine& engine, const Device& device, ggml_type type, std::int64_t n, std::int64_t k)
     : n_(n),
-      k_(k),
       rows_((n + kPanelRows - 1) / kPanelRows * kPanelRows),
       row_bytes_(ggml_row_size(type, k)),
       packed_bytes_(0),

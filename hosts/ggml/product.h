@@ -13,6 +13,10 @@
 
 namespace tilewright::ggml {
 
+// Tilewright's name of a type; null if it has no such format.
+const char* format_of(ggml_type type);
+bool is_float(ggml_type type);
+
 // Memory that grows and is aligned as kernels like it.
 class Scratch {
  public:
@@ -39,7 +43,7 @@ class Product {
   void launch(const std::byte* packed, const float* x, std::int64_t m, float* y, std::int64_t ldy) const;
 
  private:
-  std::int64_t n_, k_, rows_;  // rows_: n, rounded up to whole panels
+  std::int64_t n_, rows_;  // rows_: n, rounded up to whole panels
   std::size_t row_bytes_, packed_bytes_;
   Layer layer_;
 };

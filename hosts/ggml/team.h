@@ -16,7 +16,7 @@ class Team {
 
   // On the first thread: body(i) for each i from 0 to count - 1, on all threads of the team.
   void run(std::int64_t count, const Body& body) {
-    if (count > kMost) {  // more than a piece of work can count
+    if (count > kMost) {  // more than fits into work_
       for (std::int64_t i = 0; i < count; ++i) body(i);
       return;
     }

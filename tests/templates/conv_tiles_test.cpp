@@ -165,6 +165,8 @@ TEST_CASE("conv: direct serves few channels a group on every target, and says wh
   CHECK(refuses(depthwise + "in=9x9 kernel=3 y_layout=ncdhw") == "x_layout and y_layout must be the same");
   CHECK(refuses("conv x=bf16 w=bf16 y=bf16 n=1 c=32 in=9x9 k=64 kernel=3") ==
         "a group must have at most 16 input channels (got 32)");
+  const Problem one_group = Problem::parse("conv x=bf16 w=bf16 y=bf16 n=1 c=16 in=9x9 k=64 kernel=3");
+  CHECK_FALSE(direct.candidates(one_group, arch("sm_90a")).empty());
   CHECK(refuses(depthwise + "in=9x2000 kernel=1x3 dilation=1x300") ==
         "kernel must span at most 513 elements (got 601)");
   CHECK(refuses(depthwise + "in=9x2000 kernel=1 stride=600") == "stride must be at most 512 (got 600)");

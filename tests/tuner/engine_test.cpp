@@ -366,6 +366,7 @@ TEST_CASE("a problem that only the reference takes is warned of, once", "[engine
   CHECK(messages->any("only the reference kernel, which is slow, computes gemm x=f32 w=q4_0"));
   // Families that refuse for one reason share a sentence.
   const std::string& warning = messages->warnings.front();
+  CHECK(mentions(warning, "w is not packed in panels"));
   CHECK(warning.find("w is not packed in panels") == warning.rfind("w is not packed in panels"));
 }
 
