@@ -13,8 +13,6 @@ using namespace cli_tool;
 
 namespace {
 
-constexpr const char* kGemm = "\"gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536\"";
-
 void sql(const std::string& path, const std::string& text) {
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);

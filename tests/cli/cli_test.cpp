@@ -5,8 +5,7 @@ using namespace cli_tool;
 
 namespace {
 
-constexpr const char* kGemm = "\"gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536\"";
-constexpr const char* kModel = "--model examples/models/minilm-l6-v2-tiny.gguf ";
+constexpr const char* kTinyModel = "--model examples/models/minilm-l6-v2-tiny.gguf ";
 
 }  // namespace
 
@@ -91,7 +90,7 @@ TEST_CASE("cli: plan and emit need no GPU") {
 
 TEST_CASE("cli: run by the plain reference says so, and checks") {
   const std::string tensor = "--tensor blk.0.ffn_down.weight.q4_0 ";
-  const Json run = tool(std::string("run --cpu --json ") + kGemm + " " + kModel + tensor).json();
+  const Json run = tool(std::string("run --cpu --json ") + kGemm + " " + kTinyModel + tensor).json();
   CHECK(run["executed_on"] == "cpu reference");
   CHECK(run["verified"] == true);
   CHECK(run["checked"] == 4 * 384);
@@ -108,16 +107,16 @@ TEST_CASE("cli: run by the plain reference says so, and checks") {
         "\"gemm x=q8_1 x_from=bf16 w=q8_0 y=f32 m=3 n=384 k=1536\" --tensor blk.0.ffn_down.weight ",
         "\"cast x=f32 y=q8_0 rows=384 cols=1536\" --tensor blk.0.ffn_down.weight "})
     for (const char* how : {"run --cpu --json ", "run --json "})
-      CHECK(tool(std::string(how) + problem + kModel + cache_flag("models.db")).json()["verified"] == true);
+      CHECK(tool(std::string(how) + problem + kTinyModel + cache_flag("models.db")).json()["verified"] == true);
 
   refused(std::string("run --device 0 ") + kGemm, 4, "device=0");
   refused(std::string("run --cpu --tune ") + kGemm, 4, "the plain CPU reference was asked for");
   refused("run --tune 'fake_quant x=f32 rows=4 cols=64'", 4, "no GPU was found, and ");
   refused(std::string("tune --device 0 ") + kGemm, 4, "GPU");
-  refused(std::string("run ") + kGemm + " " + kModel, 1, "--tensor");
-  refused(std::string("run ") + kGemm + " " + kModel + "--tensor nothing", 1, "blk.0.ffn_down.weight");
-  refused(std::string("run ") + kGemm + " " + kModel + "--tensor blk.0.attn_q.weight.q4_0", 1, "384 x 384");
-  refused(std::string("run ") + kGemm + " " + kModel + "--tensor blk.0.ffn_down.weight.q8_0", 1, "q8_0");
+  refused(std::string("run ") + kGemm + " " + kTinyModel, 1, "--tensor");
+  refused(std::string("run ") + kGemm + " " + kTinyModel + "--tensor nothing", 1, "blk.0.ffn_down.weight");
+  refused(std::string("run ") + kGemm + " " + kTinyModel + "--tensor blk.0.attn_q.weight.q4_0", 1, "384 x 384");
+  refused(std::string("run ") + kGemm + " " + kTinyModel + "--tensor blk.0.ffn_down.weight.q8_0", 1, "q8_0");
   refused(std::string("run ") + kGemm + " --model README.md --tensor x", 1, "magic");
 }
 
@@ -157,7 +156,7 @@ TEST_CASE("cli: fake quantizations are planned, written out and run as a cast is
     const Json emit = tool("emit --json --arch sm_75 \"" + text + "\"").json();
     CHECK(emit["text"].get<std::string>().find("tw::fp4_fake_quant::Blocks<") != std::string::npos);
   }
-  const std::string model = std::string(" ") + kModel + "--tensor blk.0.attn_q.weight.f16";
+  const std::string model = std::string(" ") + kTinyModel + "--tensor blk.0.attn_q.weight.f16";
   CHECK(tool("run --json \"fp4_fake_quant x=f16 y=f16 rows=384 cols=384\"" + model).json()["verified"] == true);
   refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block=24\"", 1, "block must be one of");
   refused("run \"fp4_fake_quant x=bf16 y=bf16 rows=5 cols=520 block_size=16\"", 1, "block");

@@ -22,8 +22,6 @@ void put_compiler(const fs::path& directory) {
     fs::copy(file.path(), directory / file.path().filename(), fs::copy_options::overwrite_existing);
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 int count(const std::string& text, const std::string& part) {
   int n = 0;
   for (auto at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++n;

@@ -10,8 +10,6 @@ namespace {
 
 constexpr const char* kModel = "examples/models/minilm-l6-v2-tiny.gguf";
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 std::string config(const char* text) {
   const std::string path = scratch() / "config.json";
   std::ofstream(path) << text;

@@ -39,6 +39,10 @@ inline std::string slurp(const fs::path& path) {
   return text.str();
 }
 
+inline constexpr const char* kGemm = "\"gemm x=q8_1 w=q4_0 y=f32 m=4 n=384 k=1536\"";
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 // A folder of this process alone, gone at the end.
 struct Scratch {
   fs::path path = fs::temp_directory_path() / ("tilewright-cli-" + std::to_string(::getpid()));

@@ -58,7 +58,7 @@ TEST_CASE("every kernel is right, and all give the same bits") {
               INFO(c.text() << ", " << threads << " threads");
               const Source source = f->source(o.problem, host_arch(), c);
               std::vector<Binary> binaries;
-              if (threads == 1 ? kernels % 6 == m % 6 : kernels % 23 == 0)
+              if (threads == 1 ? kernels % 13 == m % 13 : kernels % 23 == 0)
                 binaries.push_back(compile(source, host_arch(), llvm()));
               if (source.host) binaries.push_back(built_in(source, host_arch()));
               for (const Binary& b : binaries) {
@@ -78,7 +78,7 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
   std::mt19937 random(11);
   const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
   for (const char* w : kWeights)
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < 8; ++i) {
       static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
                                   *kY[] = {"f32", "f16", "bf16"},
                                   *kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
@@ -219,6 +219,7 @@ TEST_CASE("codes of every value are multiplied exactly") {
 TEST_CASE("every target's text compiles at many knobs, and runs where this machine can") {
   std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
   weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
+  int turn = 0;  // so that problems compile other places of their lists
   for (const Arch& target : cpu_archs())
     for (const char* w : weights)
       for (const std::int64_t m : {4, 33}) {
@@ -228,11 +229,11 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
                         floats   ? x_of(w)
                         : m == 4 ? "q8_1"
                                  : "int8_row"));
-        int kernels = 0, all = 0;
+        int kernels = 0, all = turn++;
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
             INFO(target.name << " " << o.problem.text() << " " << c.text());
-            if (all++ % (floats ? 3 : 6) != 0 && f != families("gemm", target).back()) continue;
+            if (all++ % (floats ? 7 : 13) != 0 && f != families("gemm", target).back()) continue;
             const Binary b = compile(f->source(o.problem, target, c), target, llvm());
             ++kernels;
             if (!here(target)) continue;
@@ -243,6 +244,6 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
           if (!target.cpu->vector_bytes && f != families("gemm", target).back())
             CHECK(f->why_not(o.problem, target).find("lacks AVX2") != std::string::npos);
         }
-        CHECK(kernels >= (target.cpu->vector_bytes ? 3 : 1));
+        CHECK(kernels >= (target.cpu->vector_bytes ? 2 : 1));
       }
 }

@@ -3,14 +3,15 @@
 tilewright_test(cpu tilewright_tuner tilewright_jit tilewright_templates tilewright_cache)
 target_include_directories(test_cpu PRIVATE ${PROJECT_SOURCE_DIR}/templates ${TILEWRIGHT_GENERATED_DIR})  # the list of formats
 add_test(NAME cpu COMMAND test_cpu)
+set_tests_properties(cpu PROPERTIES COST 200)
 add_library(fake_nvtx SHARED support/fake_nvtx.cpp)
 set_target_properties(fake_nvtx PROPERTIES CXX_VISIBILITY_PRESET default)
 add_dependencies(test_cpu fake_nvtx)
 target_compile_definitions(test_cpu PRIVATE TILEWRIGHT_FAKE_NVTX="$<TARGET_FILE:fake_nvtx>")
-# The same with the oldest libLLVM that is supported, where it is installed beside a newer one.
+# The texts again with the oldest libLLVM that is supported, where it is installed beside a newer one.
 find_library(TILEWRIGHT_OLDEST_LLVM NAMES libLLVM-15.so.1 NO_CACHE)
 if(TILEWRIGHT_OLDEST_LLVM)
-  add_test(NAME cpu_llvm_15 COMMAND test_cpu)
+  add_test(NAME cpu_llvm_15 COMMAND test_cpu "every target*,IR becomes*,threads compile*,an instruction*,FP8: compiled*,products of floats*")
   set_tests_properties(cpu_llvm_15 PROPERTIES ENVIRONMENT TILEWRIGHT_LLVM=${TILEWRIGHT_OLDEST_LLVM})
 endif()
 

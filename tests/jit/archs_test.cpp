@@ -20,9 +20,10 @@ using namespace tilewright;
 namespace {
 
 // Places in a family's list of candidates. A compilation takes a quarter of a second and more, so a target compiles
-// some only: sm_75 and sm_120a an end of every list, by turns; sm_90a the middle, and of its own families' lists an end
-// too; sm_89 the middle of every second problem's, sm_80 and sm_100a of the others; the rest, which have no features of
-// their own, of every fourth. The reference, which asks a target for conversions alone, is compiled on two of twelve.
+// some only: sm_75, which has the fewest features, an end of every list, by turns; sm_120a of every second problem's;
+// sm_90a the middle of the others', and of its own families' lists the middle and an end; sm_80, sm_89 and sm_100a the
+// middle of every fourth problem's; the rest, which have no features of their own, of every eighth. The reference,
+// which asks a target for conversions alone, is compiled on one of twelve.
 std::vector<std::size_t> places(const Arch& target, std::size_t number, std::size_t problem, std::size_t candidates,
                                 std::string_view family) {
   const auto is = [&](std::initializer_list<std::string_view> names) {
@@ -30,14 +31,14 @@ std::vector<std::size_t> places(const Arch& target, std::size_t number, std::siz
   };
   const std::size_t end = problem % 2 ? 0 : candidates - 1, middle = candidates / 2;
   if (family == "reference")
-    return number % 6 == problem % 6 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
-  if (is({"sm_90a"}))
-    return end == middle || !family.starts_with("wgmma") ? std::vector{middle} : std::vector{middle, end};
-  if (is({"sm_75", "sm_120a"})) return {end};
-  const bool turn = is({"sm_89"})              ? problem % 2 == 0
-                    : is({"sm_80", "sm_100a"}) ? problem % 2 == 1
-                                               : (problem + number) % 4 == 0;
-  return turn ? std::vector{middle} : std::vector<std::size_t>();
+    return number % 12 == problem % 12 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
+  if (is({"sm_90a"}) && family.starts_with("wgmma"))
+    return end == middle ? std::vector{middle} : std::vector{middle, end};
+  if (is({"sm_75"})) return {end};
+  const std::size_t period = is({"sm_90a", "sm_120a"}) ? 2 : is({"sm_80", "sm_89", "sm_100a"}) ? 4 : 8;
+  // Ends are by turns, too: of every second problem, half of each.
+  if ((problem / (period == 2 ? 2 : 1) + number) % period != 0) return {};
+  return {is({"sm_120a"}) ? end : middle};
 }
 
 // A module's variables: the knobs, plans made of them, tables that are read. Loading takes 5 us more for each.
