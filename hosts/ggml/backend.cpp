@@ -282,7 +282,7 @@ struct Node {
 // A backend: ggml's own for CPUs, whose threads compute everything.
 struct Backend {
   ggml_backend_t cpu = ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr);
-  int threads = 0;
+  int threads = GGML_DEFAULT_N_THREADS;
   ~Backend() { ggml_backend_free(cpu); }
 };
 Backend& of(ggml_backend_t backend) { return *static_cast<Backend*>(backend->context); }

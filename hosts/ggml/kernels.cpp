@@ -3,6 +3,7 @@
 
 #include <tilewright/error.h>
 
+#include <exception>
 #include <string_view>
 #include <utility>
 
@@ -10,30 +11,41 @@
 #include "hosts/ggml/team.h"
 
 namespace tilewright::ggml {
+
 Kernels& Kernels::of_process() {
   static Kernels* kernels = new Kernels();
   return *kernels;
 }
 
-Kernels::Kernels()
-    : engine_([] {
-        Options options = Options::from_env();
-        if (!options.log) {
-          options.log_level = LogLevel::warning;
-          options.log = [](LogLevel, std::string_view text) {
-            GGML_LOG_WARN("tilewright: %.*s\n", static_cast<int>(text.size()), text.data());
-          };
-        }
-        return options;
-      }()) {}
+Kernels::Kernels() {
+  try {
+    Options options = Options::from_env();
+    if (!options.log) {
+      options.log_level = LogLevel::warning;
+      options.log = [](LogLevel, std::string_view text) {
+        GGML_LOG_WARN("tilewright: %.*s\n", static_cast<int>(text.size()), text.data());
+      };
+    }
+    engine_.emplace(std::move(options));
+  } catch (const std::exception& e) {
+    warn(e.what());
+  }
+}
 
-// Launches compute on the threads of the team that launches.
+// Once: the reason is that of every product, and ggml asks about thousands.
+void Kernels::warn(const char* reason) {
+  if (!std::exchange(warned_, true)) GGML_LOG_WARN("tilewright: %s; ggml's own kernels compute instead\n", reason);
+}
+
+// Launches compute on the threads of the team that launches, and what packs weights, outside of any team, on new ones.
 const Device& Kernels::device(int threads) {
   const auto at = devices_.find(threads);
   if (at != devices_.end()) return at->second;
   const auto parallel_for = [](std::int64_t count, const Team::Body& body) {
-    if (g_team) return g_team->run(count, body);
-    for (std::int64_t i = 0; i < count; ++i) body(i);
+    if (g_team)
+      g_team->run(count, body);
+    else
+      run_on_new_threads(count, body);
   };
   return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = parallel_for, .target = {}}))
       .first->second;
@@ -43,15 +55,21 @@ template <class Kernel, class Key, class... Args>
 const Kernel* Kernels::find(std::map<std::pair<Key, int>, std::unique_ptr<Kernel>>& kernels, const Key& key,
                             int threads, const Args&... args) {
   const std::lock_guard lock(mutex_);
+  if (!engine_) return nullptr;
   try {
     const Device& on = device(threads);
     const auto [at, added] = kernels.try_emplace({key, on.sms()});
-    if (added) at->second = std::make_unique<Kernel>(engine_, on, args...);
+    if (added) at->second = std::make_unique<Kernel>(*engine_, on, args...);
     return at->second.get();
   } catch (const Error& e) {
-    GGML_LOG_DEBUG("tilewright: %s\n", e.what());
-    return nullptr;
+    if (e.code() == ErrorCode::unsupported)
+      GGML_LOG_DEBUG("tilewright: %s\n", e.what());
+    else
+      warn(e.what());
+  } catch (const std::exception& e) {
+    warn(e.what());
   }
+  return nullptr;
 }
 
 const Product* Kernels::product(ggml_type type, std::int64_t n, std::int64_t k, int threads) {

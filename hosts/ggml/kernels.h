@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 
@@ -33,7 +34,10 @@ class Kernels {
   const Kernel* find(std::map<std::pair<Key, int>, std::unique_ptr<Kernel>>& kernels, const Key& key, int threads,
                      const Args&... args);
 
-  Engine engine_;
+  void warn(const char* reason);
+
+  std::optional<Engine> engine_;  // none: its options are wrong, and no kernel serves
+  bool warned_ = false;
   std::mutex mutex_;
   std::map<int, Device> devices_;  // by threads
   using Shape = std::tuple<ggml_type, std::int64_t, std::int64_t>;

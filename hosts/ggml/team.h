@@ -3,10 +3,13 @@
 // once. The first thread launches; the others help with the blocks of its launches until it is done.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 namespace tilewright::ggml {
 
@@ -70,7 +73,23 @@ class Team {
   std::atomic<bool> finished_{false};
 };
 
-// The team whose first thread this is; null: launches compute on this thread alone.
+// The same without a team: on threads that live as long as the call, one for each CPU, or fewer if the system starts no
+// more.
+inline void run_on_new_threads(std::int64_t count, const Team::Body& body) {
+  std::atomic<std::int64_t> next{0};
+  const auto work = [&] {
+    for (std::int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
+  };
+  std::vector<std::jthread> helpers;
+  try {
+    for (std::int64_t i = 1; i < std::min<std::int64_t>(count, std::thread::hardware_concurrency()); ++i)
+      helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+  }
+  work();
+}
+
+// The team whose first thread this is; null: there is none.
 inline thread_local Team* g_team = nullptr;
 
 }  // namespace tilewright::ggml

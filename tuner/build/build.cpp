@@ -181,8 +181,8 @@ Built Builder::build(const Source& source, const Arch& arch, const Compiler& com
       throw Error(ErrorCode::unsupported, "source " + source.name, arch.name,
                   fmt::format("is not built in, and {}", error.what()));
     if (built_ins_++ == 0)
-      log_(LogLevel::info,
-           fmt::format("{} for {}: the kernel that is built in, since {}", source.name, arch.name, error.what()));
+      log_.warn(fmt::format("{} for {}: the kernel that is built in serves, and may take a third longer, since {}",
+                            source.name, arch.name, error.what()));
     return {binary, false, 0};
   }
   Key exact = key(source, arch);  // the compiler may not be the remembered one
