@@ -7,7 +7,8 @@
 
 `suite` runs llama.cpp's test-backend-ops, unmodified, and counts its cases by operation: passed, failed, refused by
 this backend, and those that ggml's CPU backend, which has to confirm the results, refuses. --quick: matrix products of
-one type. `bench` runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then
+one type. Then it loads the backend into a ggml of another version, without libLLVM, with a wrong option and with a
+cache that cannot be written: the host must go on, and one line must say why. `bench` runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then
 llama-perplexity over a text, once with each. Ends with 1 if a case fails, or none passes."""
 
 import argparse
@@ -18,6 +19,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OPERATIONS = ("MUL_MAT", "MUL_MAT_ID", "CONV_2D", "CONV_2D_DW", "CONV_3D", "IM2COL")
@@ -61,7 +63,29 @@ def suite(args):
             sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         print(f"{op:<12} {counts['passed']:>7} {counts['failed']:>7} {counts['refused']:>8} {counts['unjudged']:>9}", flush=True)
         passed, failed = passed + counts["passed"], failed + counts["failed"]
+    for name, good in troubles(args):
+        print(f"{name:<45} {'passed' if good else 'failed'}", flush=True)
+        failed += not good
     return 1 if failed or not passed else 0
+
+
+def troubles(args):
+    """Names of what can be wrong where a host runs, and whether it says so in one line and ends well."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = os.path.join(folder, "libother.so")
+        source = 'extern "C" const char* ggml_version() { return "0.0.1"; }'
+        subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", other], input=source, text=True, check=True)
+        none, cache = os.path.join(folder, "none"), os.path.join(folder, "cache.db")
+        for name, variables, line, serves in (
+            ("another version of ggml", {"LD_PRELOAD": other}, r"built for ggml \S+ and cannot be loaded into ggml 0\.0\.1", False),
+            ("no libLLVM", {"TILEWRIGHT_LLVM": none, "TILEWRIGHT_CACHE": cache}, r"libLLVM .*none was not found", True),
+            ("a cache that cannot be written", {"TILEWRIGHT_CACHE": "/proc/cache.db"}, r"/proc/cache\.db cannot be created", True),
+            ("an option with a value that it cannot have", {"TILEWRIGHT_JOBS": "many"}, r"TILEWRIGHT_JOBS", True),
+        ):
+            command = [os.path.join(args.bin, "test-backend-ops"), "test", "-o", "MUL_MAT", "-p", "type_a=q4_0,type_b=f32,m=16,n=1,k=256"]
+            done = subprocess.run(command, env=alone(args.plugin) | variables, capture_output=True, text=True)
+            said = [text for text in done.stderr.splitlines() if text.startswith("tilewright") and re.search(line, text)]
+            yield name, done.returncode == 0 and len(said) == 1 and ("Backend Tilewright" in done.stdout.replace("Backend 1/2: ", "Backend ")) == serves
 
 
 def tokens_per_second(args, plugin, test):
