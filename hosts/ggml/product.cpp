@@ -21,11 +21,15 @@ struct Name {
   const char* format;
 };
 constexpr Name kFormats[] = {
-    {GGML_TYPE_F32, "f32"},   {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
-    {GGML_TYPE_Q4_0, "q4_0"}, {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
-    {GGML_TYPE_Q5_1, "q5_1"}, {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
-    {GGML_TYPE_Q3_K, "q3_k"}, {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
-    {GGML_TYPE_Q6_K, "q6_k"}, {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
+    {GGML_TYPE_F32, "f32"},         {GGML_TYPE_F16, "f16"},          {GGML_TYPE_BF16, "bf16"},
+    {GGML_TYPE_Q4_0, "q4_0"},       {GGML_TYPE_Q4_1, "q4_1"},        {GGML_TYPE_Q5_0, "q5_0"},
+    {GGML_TYPE_Q5_1, "q5_1"},       {GGML_TYPE_Q8_0, "q8_0"},        {GGML_TYPE_Q2_K, "q2_k"},
+    {GGML_TYPE_Q3_K, "q3_k"},       {GGML_TYPE_Q4_K, "q4_k"},        {GGML_TYPE_Q5_K, "q5_k"},
+    {GGML_TYPE_Q6_K, "q6_k"},       {GGML_TYPE_MXFP4, "ggml_mxfp4"}, {GGML_TYPE_NVFP4, "ggml_nvfp4"},
+    {GGML_TYPE_IQ4_NL, "iq4_nl"},   {GGML_TYPE_IQ4_XS, "iq4_xs"},    {GGML_TYPE_TQ1_0, "tq1_0"},
+    {GGML_TYPE_TQ2_0, "tq2_0"},     {GGML_TYPE_IQ3_XXS, "iq3_xxs"},  {GGML_TYPE_IQ3_S, "iq3_s"},
+    {GGML_TYPE_IQ2_XXS, "iq2_xxs"}, {GGML_TYPE_IQ2_XS, "iq2_xs"},    {GGML_TYPE_IQ2_S, "iq2_s"},
+    {GGML_TYPE_IQ1_S, "iq1_s"},     {GGML_TYPE_IQ1_M, "iq1_m"},
 };
 
 Problem problem_of(ggml_type type, std::int64_t n, std::int64_t k) {

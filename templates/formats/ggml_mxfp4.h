@@ -10,9 +10,10 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::ggml_mxfp4> : HostDefaults {
   static constexpr bool kGguf = true;
-  using Panels = cpu::Panels<tw::fmt::ggml_mxfp4,
-                             cpu::PanelCodes{.bits = 4, .offset = 12, .e2m1 = true, .scale = cpu::PanelScale::bf16},
-                             cpu::E8m0Scale<17>, tw::fmt::ggml_mxfp4::Tile<tw::bf16>>;
+  using Panels =
+      cpu::Panels<tw::fmt::ggml_mxfp4,
+                  cpu::PanelCodes{.bits = 4, .offset = 12, .levels = cpu::kE2m1Levels, .scale = cpu::PanelScale::bf16},
+                  cpu::E8m0Scale<17>, tw::fmt::ggml_mxfp4::Tile<tw::bf16>>;
 };
 
 }  // namespace tilewright

@@ -10,7 +10,8 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::ggml_nvfp4> : HostDefaults {
   static constexpr bool kGguf = true;
-  using Panels = cpu::Panels<tw::fmt::ggml_nvfp4, cpu::PanelCodes{.bits = 4, .offset = 12, .e2m1 = true, .scales = 2},
+  using Panels = cpu::Panels<tw::fmt::ggml_nvfp4,
+                             cpu::PanelCodes{.bits = 4, .offset = 12, .levels = cpu::kE2m1Levels, .scales = 2},
                              cpu::E4m3Scales, tw::fmt::ggml_nvfp4::Tile<tw::f16>>;
 };
 

@@ -9,9 +9,10 @@ namespace tilewright {
 
 template <>
 struct HostFormat<tw::fmt::mxfp4> : HostDefaults {
-  using Panels = cpu::Panels<tw::fmt::mxfp4,
-                             cpu::PanelCodes{.bits = 4, .offset = 12, .e2m1 = true, .scale = cpu::PanelScale::bf16},
-                             cpu::E8m0Scale<1>>;
+  using Panels =
+      cpu::Panels<tw::fmt::mxfp4,
+                  cpu::PanelCodes{.bits = 4, .offset = 12, .levels = cpu::kE2m1Levels, .scale = cpu::PanelScale::bf16},
+                  cpu::E8m0Scale<1>>;
 };
 
 }  // namespace tilewright

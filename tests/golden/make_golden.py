@@ -3,6 +3,7 @@
 
 usage: make_golden.py MODEL.safetensors GGML_GIT_DIR OUT_DIR      (see README.md beside this file)
        make_golden.py searched MODEL.safetensors GGML_GIT_DIR OUT_DIR   ggml's encoders of q2_k, q3_k, q5_k, q6_k alone
+       make_golden.py levels MODEL.safetensors GGML_GIT_DIR OUT_DIR     iq4_nl to iq1_m, tq1_0 and tq2_0 alone
        make_golden.py plain OUT_DIR            the files that need neither, of numpy and ml_dtypes alone
 """
 import struct
@@ -22,6 +23,17 @@ GGML_FUNCTIONS = {
     "q3_k": ("quantize_row_q3_K_ref", "dequantize_row_q3_K", 256, 110),
     "q5_k": ("quantize_row_q5_K_ref", "dequantize_row_q5_K", 256, 176),
     "q6_k": ("quantize_row_q6_K_ref", "dequantize_row_q6_K", 256, 210),
+    "iq4_nl": ("quantize_row_iq4_nl_ref", "dequantize_row_iq4_nl", 32, 18),
+    "iq4_xs": ("quantize_row_iq4_xs_ref", "dequantize_row_iq4_xs", 256, 136),
+    "tq1_0": ("quantize_row_tq1_0_ref", "dequantize_row_tq1_0", 256, 54),
+    "tq2_0": ("quantize_row_tq2_0_ref", "dequantize_row_tq2_0", 256, 66),
+    "iq3_s": (None, "dequantize_row_iq3_s", 256, 110),
+    "iq3_xxs": (None, "dequantize_row_iq3_xxs", 256, 98),
+    "iq2_s": (None, "dequantize_row_iq2_s", 256, 82),
+    "iq2_xs": (None, "dequantize_row_iq2_xs", 256, 74),
+    "iq2_xxs": (None, "dequantize_row_iq2_xxs", 256, 66),
+    "iq1_s": (None, "dequantize_row_iq1_s", 256, 50),
+    "iq1_m": (None, "dequantize_row_iq1_m", 256, 56),
 }
 COLS = 512
 
@@ -550,6 +562,125 @@ def searched(out: str, real: np.ndarray, ggml) -> None:
                 f.write(ggml.encode_weighted(name, x, importance).tobytes())
 
 
+# Formats whose codes are indices into a list of vectors: elements under one step, how many steps there are, what a level
+# is times (2 s + 1) and the half, the largest level.
+GRIDS = {
+    "iq3_s": (32, 16, 1, 15),
+    "iq3_xxs": (32, 16, 1 / 4, 62),
+    "iq2_s": (16, 16, 1 / 8, 43),
+    "iq2_xs": (16, 16, 1 / 8, 43),
+    "iq2_xxs": (32, 16, 1 / 8, 43),
+    "iq1_s": (32, 8, 1 / 8, 9),
+    "iq1_m": (16, 8, 1 / 8, 9),
+}
+
+
+def nearest_vectors(v: np.ndarray, grid: np.ndarray):
+    """Of each row of v the vector of least squared distance, the first of equals, and that distance. Squares are added up
+    by fours in the order of the elements, in single precision, and then the two fours."""
+    index, least = np.zeros(len(v), np.int64), np.zeros(len(v), F)
+    for first in range(0, len(v), 512):
+        d = v[first:first + 512, None, :] - grid[None].astype(F)
+        d = d * d
+        fours = [((F(0) + d[..., i] + d[..., i + 1]) + d[..., i + 2]) + d[..., i + 3] for i in range(0, v.shape[1], 4)]
+        error = fours[0] if len(fours) == 1 else fours[0] + fours[1]
+        index[first:first + 512] = error.argmin(1)
+        least[first:first + 512] = error.min(1)
+    return index, least
+
+
+def grid_codes(name: str, x: np.ndarray):
+    """The encoder "plain" of templates/formats/shared/grids.cuh. The lists are the gguf package's."""
+    from gguf import quants
+
+    kind = getattr(quants, "IQ1_S" if name == "iq1_m" else name.upper())
+    kind.init_grid()
+    grid = kind.grid.reshape(-1, kind.grid.shape[-1])
+    size, steps, unit, top = GRIDS[name]
+    most = F(2 * steps - 1)
+    blocks = x.reshape(-1, 256)
+    amax = np.abs(blocks.reshape(len(blocks), -1, size)).max(2)
+    largest = amax.max(1)
+    half = (largest / (F(top * unit) * most)).astype(np.float16)
+    share = np.where(largest[:, None] > 0, amax / np.where(largest > 0, largest, F(1))[:, None], F(0)).astype(F)
+    s = np.clip(np.rint((most * share - F(1)) * F(0.5)), 0, steps - 1).astype(np.int64)
+    step = half.astype(F)[:, None] * (2 * s + 1).astype(F) * F(unit)
+    step = np.repeat(step, size, 1)
+    v = np.where(step > 0, blocks / np.where(step > 0, step, F(1)), F(0)).astype(F).reshape(-1, 8)
+    if name.startswith("iq1"):
+        together = 4 if name == "iq1_s" else 1
+        found = [nearest_vectors(v, 8 * grid + 1), nearest_vectors(v, 8 * grid - 1)]
+        totals = []
+        for _, error in found:
+            total = np.zeros(len(v) // together, F)
+            for i in range(together):
+                total = total + error.reshape(-1, together)[:, i]
+            totals.append(total)
+        signs = np.repeat(totals[1] < totals[0], together).astype(np.int64)
+        index = np.where(signs == 1, found[1][0], found[0][0])
+        return half, s, index.reshape(-1, 32), signs.reshape(-1, 32)
+    signs, v = v < 0, np.abs(v)
+    if name in ("iq3_xxs", "iq2_xs", "iq2_xxs"):
+        odd = np.nonzero(signs.sum(1) % 2)[0]
+        least = v[odd].argmin(1)
+        signs[odd, least] ^= True
+        v[odd, least] *= -1
+    index = nearest_vectors(v.reshape(-1, grid.shape[1]), grid)[0].reshape(len(blocks), -1)
+    return half, s, index, (signs << np.arange(8)).sum(1).reshape(-1, 32)
+
+
+def grid_format(ggml, name: str, x: np.ndarray):
+    half, s, index, signs = grid_codes(name, x)
+    n = len(half)
+    d = half.view(np.uint8).reshape(n, 2)
+    low = (index & 255).astype(np.uint8)
+    nibbles = lambda v: (v[:, ::2] | (v[:, 1::2] << 4)).astype(np.uint8)
+    fields = lambda v, bits, count: (v.reshape(n, -1, count) << (bits * np.arange(count))).sum(2)
+    bytes_of = lambda v, kind: np.ascontiguousarray(v.astype(kind)).view(np.uint8).reshape(n, -1)
+    if name == "iq3_s":
+        parts = [d, low, fields(index >> 8, 1, 8).astype(np.uint8), signs.astype(np.uint8), nibbles(s)]
+    elif name == "iq3_xxs":
+        parts = [d, low, bytes_of(fields(signs & 127, 7, 4) | s << 28, "<u4")]
+    elif name == "iq2_s":
+        parts = [d, low, signs.astype(np.uint8), fields(index >> 8, 2, 4).astype(np.uint8), nibbles(s)]
+    elif name == "iq2_xs":
+        parts = [d, bytes_of(index | (signs & 127) << 9, "<u2"), nibbles(s)]
+    elif name == "iq2_xxs":
+        words = bytes_of(fields(signs & 127, 7, 4) | s << 28, "<u4").reshape(n, 8, 4)
+        parts = [d, np.concatenate([low.reshape(n, 8, 4), words], 2).reshape(n, 64)]
+    elif name == "iq1_s":
+        parts = [d, low, bytes_of(fields(index >> 8, 3, 4) | s << 12 | signs[:, ::4] << 15, "<u2")]
+    else:
+        halves = half.view(np.uint16).astype(np.int64)[:, None] >> (4 * np.arange(4)) & 15
+        parts = [low, nibbles(index >> 8 | signs << 3), bytes_of(fields(s, 3, 4) | halves << 12, "<u2")]
+    data = np.concatenate(parts, 1).reshape(len(x), -1)
+    decoded = ggml.decode(name, data, x.shape[1])
+    check_decoded(name, data, decoded)
+    return [data], decoded
+
+
+def check_decoded(name: str, data: np.ndarray, decoded: np.ndarray) -> None:
+    from gguf import GGMLQuantizationType as T
+    from gguf import quants
+
+    assert np.array_equal(quants.dequantize(data, getattr(T, name.upper())), decoded, equal_nan=True), name
+
+
+def levels(out: str, real: np.ndarray, ggml) -> None:
+    """ggml's encoders where they need no importance, and this library's for formats of lists of vectors."""
+    x = np.concatenate([edge(), real[:2]])
+    for name in ("iq4_nl", "iq4_xs", "tq1_0", "tq2_0"):
+        data = ggml.encode(name, x)
+        if name == "iq4_nl":  # codes of a block of zeros are what ggml's stack held
+            zero = (np.abs(x.reshape(-1, 32)) < 1e-15).all(1)
+            data.reshape(-1, 18)[zero] = 0
+        decoded = ggml.decode(name, data, x.shape[1])
+        check_decoded(name, data, decoded)
+        write(Path(out) / f"{name}.bin", x, [data], decoded)
+    for name in GRIDS:
+        write(Path(out) / f"{name}.bin", x, *grid_format(ggml, name, x))
+
+
 def reference(model: str, git_dir: str):
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "models"))
     from ggml_reference import FUNCTIONS, Ggml
@@ -578,6 +709,7 @@ def main(model: str, git_dir: str, out: str) -> None:
         write(Path(out) / f"e4m3_row_{case}.bin", fp8, *e4m3(fp8))
     weights(out, real, ggml)
     searched(out, real, ggml)
+    levels(out, real, ggml)
 
 
 if __name__ == "__main__":
@@ -586,6 +718,9 @@ if __name__ == "__main__":
     elif len(sys.argv) == 5 and sys.argv[1] == "searched":
         ggml, real = reference(*sys.argv[2:4])
         searched(sys.argv[4], real, ggml)
+    elif len(sys.argv) == 5 and sys.argv[1] == "levels":
+        ggml, real = reference(*sys.argv[2:4])
+        levels(sys.argv[4], real, ggml)
     elif len(sys.argv) == 4:
         main(*sys.argv[1:])
     else:

@@ -16,12 +16,12 @@
 #include <string_view>
 #include <vector>
 
+#include "templates/backends/cpu/panel_codes.h"
+
 // Text is written by calls: inlined, they would be most of the library's code for CPUs.
 #define TW_ONCE __attribute__((noinline))
 
 namespace tilewright::cpu {
-
-inline constexpr signed char kE2m1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 class Ir {
  public:
@@ -185,15 +185,16 @@ class Ir {
   TW_ONCE Bytes either(const Bytes& a, const Bytes& b) {
     return value<Bytes>("or <{} x i8> {}, {}", 4 * lanes_, a.name, b.name);
   }
-  // Of E2M1 codes 12 + twice the number.
-  TW_ONCE Bytes e2m1(const Bytes& v) {
+  // What codes of four bits name.
+  TW_ONCE Bytes level(const Bytes& v, const PanelLevels& levels) {
     const std::string type = fmt::format("<{} x i8>", 4 * lanes_), call = arm_ ? "@llvm.aarch64.neon.tbl1.v16i8"
                                                                           : lanes_ == 16
                                                                               ? "@llvm.x86.avx512.pshuf.b.512"
                                                                               : "@llvm.x86.avx2.pshuf.b";
     declare(fmt::format("{0} {1}({0}, {0})", type, call));
     std::string table = "<";
-    for (int i = 0; i < 4 * lanes_; ++i) table += fmt::format("{}i8 {}", i ? ", " : "", kE2m1[i % 16]);
+    for (int i = 0; i < 4 * lanes_; ++i)
+      table += fmt::format("{}i8 {}", i ? ", " : "", static_cast<signed char>(levels.of[i % 16]));
     return value<Bytes>("call {0} {1}({0} {2}>, {0} {3})", type, call, table, v.name);
   }
   // The sums of two neighbouring products of unsigned by signed bytes; of 15 bits and a sign, or saturated.

@@ -10,6 +10,8 @@
 #include <span>
 #include <type_traits>
 
+#include "templates/backends/cpu/panel_codes.h"
+
 namespace tilewright::cpu {
 namespace {
 

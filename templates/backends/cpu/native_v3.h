@@ -88,8 +88,8 @@ class NativeV3 : public NativePlain {
     return {_mm256_and_si256(moved, _mm256_set1_epi8(static_cast<char>(((1 << count) - 1) << to)))};
   }
   static Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.v, b.v)}; }
-  static Bytes e2m1(Bytes v) {
-    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+  static Bytes level(Bytes v, const PanelLevels& levels) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels.of));
     return {_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), v.v)};
   }
   static Words pairs(Bytes u, Bytes s) { return {_mm256_maddubs_epi16(u.v, s.v)}; }

@@ -77,8 +77,8 @@ class NativeV4 : public NativePlain {
     return {_mm512_and_si512(moved, _mm512_set1_epi8(static_cast<char>(((1 << count) - 1) << to)))};
   }
   static Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
-  static Bytes e2m1(Bytes v) {
-    const __m128i table = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+  static Bytes level(Bytes v, const PanelLevels& levels) {
+    const __m128i table = _mm_loadu_si128(reinterpret_cast<const __m128i*>(levels.of));
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), v.v)};
   }
   static Words pairs(Bytes u, Bytes s) { return {_mm512_maddubs_epi16(u.v, s.v)}; }

@@ -27,14 +27,27 @@ inline constexpr int kPanelColumns = 32;  // of a block
 
 enum class PanelScale { half, bf16, grouped, front, row, none };
 
+// Codes of four bits may name levels instead: bytes from 0 on, which stand for themselves less the offset.
+struct PanelLevels {
+  std::uint8_t of[16] = {};
+  constexpr int largest() const {
+    int largest = 0;
+    for (const int level : of) largest = level > largest ? level : largest;
+    return largest;
+  }
+  friend constexpr bool operator==(const PanelLevels&, const PanelLevels&) = default;
+};
+inline constexpr PanelLevels kE2m1Levels = {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}};  // in halves
+
 struct PanelCodes {
-  int bits = 0;       // of a code: 4, 5, 6 or 8; 0: there are no panels
-  int offset = 0;     // a code stands for code - offset
-  bool e2m1 = false;  // 4 bits are E2M1 of half a unit: what stands for the number is 12 + it
-  int scales = 1;     // of a block: 1, or 2 of 16 columns each
+  int bits = 0;             // of a code: 4, 5, 6 or 8; 0: there are no panels
+  int offset = 0;           // a code, or the level that it names, stands for itself less this
+  PanelLevels levels = {};  // all 0: there are none
+  int scales = 1;           // of a block: 1, or 2 of 16 columns each
   PanelScale scale = PanelScale::half;
   bool minima = false;  // are subtracted; in front, they are zero points times scales; offset is 0
   int together = 1;     // front: blocks that share scales
+  int halvings = 0;     // grouped: scales count in so many halvings of what stands in front
 
   constexpr int code_bytes() const { return kPanel * kPanelColumns * bits / 8; }
   constexpr int bytes() const {  // of a block
@@ -52,7 +65,10 @@ struct PanelCodes {
   constexpr bool exact() const { return scale == PanelScale::none; }  // sums of products are integers throughout
   constexpr int factors() const { return (exact() ? 0 : scales) + (minima ? scales : 0); }  // of a row of a block
   constexpr int head_bytes() const { return scale == PanelScale::row ? 4 * kPanel : 0; }    // in front of a panel
-  constexpr int largest() const { return e2m1 ? 24 : (1 << bits) - 1; }                     // what is multiplied
+  constexpr bool named() const { return levels.largest() > 0; }
+  constexpr int largest() const { return named() ? levels.largest() : (1 << bits) - 1; }  // what is multiplied
+  // Whether sums of two products with signed bytes may not fit in 16 bits.
+  constexpr bool wide() const { return largest() > 127; }
   // Of a panel of so many columns.
   constexpr std::int64_t panel_bytes(std::int64_t k) const {
     return head_bytes() + k / kPanelColumns * bytes() + k / (kPanelColumns * blocks()) * group_bytes();

@@ -10,6 +10,7 @@
 
 #include "formats/shared/e8m0.cuh"
 #include "formats/shared/format.cuh"
+#include "formats/shared/grids.cuh"
 #include "formats/shared/k_quants.cuh"
 #include "templates/backends/cpu/panel_codes.h"
 
@@ -116,6 +117,25 @@ struct SixteensScales {
     for (int i = 0; i < 2; ++i) Tile::put_scale(to, 2 * block + i, static_cast<tw::i8>(row.scales[i]));
   }
 };
+// Steps of columns that count in a half of the format's block (formats/shared/levels.cuh), `parts` of 32 columns.
+// F: has them, and puts the number of a step, as those of grids.cuh do.
+template <class F, int parts>
+struct StepScales {
+  static void get(const tw::u8* from, int block, PanelRow& row) {
+    row.group[0] = static_cast<std::uint16_t>(F::half_of(from));
+    for (int i = 0; i < parts; ++i) row.scales[i] = static_cast<tw::u8>(F::step(from, parts * block + i));
+  }
+  static void put(const PanelRow& row, int block, tw::u8* to) {
+    if (block == 0) F::put_half(to, row.group[0]);
+    for (int i = 0; i < parts; ++i) F::put_step(to, parts * block + i, (row.scales[i] - 1u) / 2);
+  }
+};
+// A half behind the codes.
+template <class F>
+struct HalfBehind {
+  static void get(const tw::u8* from, int, PanelRow& row) { row.group[0] = read16(from + F::kDataBytes - 2); }
+  static void put(const PanelRow& row, int, tw::u8* to) { write16(to + F::kDataBytes - 2, row.group[0]); }
+};
 // One for all columns of the format's block.
 struct GroupScale {
   static void get(const tw::u8* from, int, PanelRow& row) { row.group[0] = read16(from); }
@@ -161,6 +181,14 @@ struct PanelFormat {
   tw::u8 (*element)(std::uint16_t number);
 };
 
+// A format's sixteen levels, `offset` more.
+template <class Levels, int offset>
+constexpr PanelLevels panel_levels() {
+  PanelLevels list = {};
+  for (tw::u32 i = 0; i < 16; ++i) list.of[i] = static_cast<std::uint8_t>(Levels::level(i) + offset);
+  return list;
+}
+
 // add: what a panel's code is more than the format's.
 template <class F, PanelCodes codes_, class Scales, class Codes = typename F::TileBase, int add = 0>
 struct Panels {
@@ -196,6 +224,51 @@ struct Panels {
             {},
             nullptr,
             nullptr};
+  }
+};
+
+// Of a format of grids.cuh. Panels have its codes of four bits; unpacking finds the vectors in the list.
+template <class F, int halvings, int offset>
+struct GridPanels {
+  static constexpr int kParts = 32 / F::kGroup;
+  static constexpr PanelCodes kCodes{.bits = 4,
+                                     .offset = offset,
+                                     .levels = panel_levels<typename F::Levels, offset>(),
+                                     .scales = kParts,
+                                     .scale = PanelScale::grouped,
+                                     .halvings = halvings};
+
+  static void read(const tw::u8* block, const tw::u8*, int number, tw::u8 (&codes)[kPanelColumns], PanelRow& row) {
+    StepScales<F, kParts>::get(block, number, row);
+    for (int n = 0; n < 4; ++n) {
+      const tw::u32 eight = F::eight_of(block, 4 * number + n);
+      for (int i = 0; i < 8; ++i) codes[8 * n + i] = static_cast<tw::u8>((eight >> (4 * i)) & 15u);
+    }
+  }
+  static tw::u32 index_of(tw::u32 entry) {
+    tw::u32 first = 0, last = F::kEntries;
+    while (first + 1 < last) {
+      const tw::u32 middle = (first + last) / 2;
+      (F::grid(middle) <= entry ? first : last) = middle;
+    }
+    return first;
+  }
+  static void write(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block, tw::u8*) {
+    StepScales<F, kParts>::put(row, number, block);
+    constexpr int kWide = F::kWide, kBits = 16 / kWide, kSign = kWide == 4 ? 3 : 2;
+    for (int n = 0; n < 4; ++n) {
+      tw::u32 entries[8 / kWide] = {}, signs = 0;
+      for (int i = 0; i < 8; ++i) {
+        const tw::u32 code = codes[8 * n + i];
+        entries[i / kWide] |= (code & ((1u << kSign) - 1)) << (kBits * (i % kWide));
+        signs |= (code >> kSign) << i;
+      }
+      F::put(block, 4 * number + n, index_of(entries[0]), kWide == 4 ? index_of(entries[8 / kWide - 1]) : 0u,
+             F::kSigns == tw::fmt::GridSigns::one ? signs & 1u : signs);
+    }
+  }
+  static constexpr PanelFormat format(const char* name) {
+    return {name, &kCodes, F::kDataBytes, F::kBlock, 0, &read, &write, {}, nullptr, nullptr};
   }
 };
 

@@ -23,6 +23,8 @@
 // every variable template memory of the device, read or not, and a module with two hundred such variables takes ten
 // times as long to load. Enumerators and constexpr functions have none.
 #define TW_CONSTANTS(type, ...) enum : type { __VA_ARGS__ }
+// A table of a namespace that is read by an index: in memory of the device, one variable.
+#define TW_TABLE(type, name, count) static __device__ const type name[count]
 #else
 #define TW_DEVICE [[maybe_unused]] static inline
 #define TW_FN [[maybe_unused]] static inline
@@ -35,6 +37,7 @@
 #define TW_NO_UNROLL
 #define TW_COPY __builtin_memcpy
 #define TW_CONSTANTS(type, ...) [[maybe_unused]] static constexpr type __VA_ARGS__
+#define TW_TABLE(type, name, count) [[maybe_unused]] static constexpr type name[count]
 #endif
 
 namespace tw {

@@ -17,8 +17,8 @@ TW_INLINE inline typename B::Floats add_scaled(B& b, PanelCodes w, const typenam
   return w.exact() ? b.of_bits(b.add(b.bits(acc), sum)) : b.fma(b.floats(sum), b.mul(scale, d), acc);
 }
 
-// A block of w, of lanes() rows. Codes are unsigned bytes, but for signed_codes(), four columns a row; without dot4()
-// those of 8 bits are nibbles, since sums of larger products do not fit in 16 bits.
+// A block of w, of lanes() rows. Codes, or the levels that they name, are unsigned bytes, but for signed_codes(), four
+// columns a row; without dot4() wide ones are nibbles, since sums of larger products do not fit in 16 bits.
 template <class B>
 struct Block {
   std::array<typename B::Bytes, 8> low, high;
@@ -42,8 +42,10 @@ struct Block {
         const auto v = vector(i);
         low[i] = b.field(v, 0, 4, 0), low[i + 4] = b.field(v, 4, 4, 0);
       }
-      if (w.e2m1)
-        for (int i = 0; i < 8; ++i) low[i] = b.e2m1(low[i]);
+      for (int i = 0; i < 8 && w.named(); ++i) {
+        low[i] = b.level(low[i], w.levels);
+        if (w.wide() && !b.dot4()) high[i] = b.field(low[i], 4, 4, 0), low[i] = b.field(low[i], 0, 4, 0);
+      }
       for (int v = 0; v < w.bits - 4; ++v) {
         const auto upper = vector(4 + v);
         const int count = 8 / (w.bits - 4);  // of groups of four columns
@@ -65,7 +67,7 @@ struct Block {
     for (int s = 0; s < w.scales && w.scale != PanelScale::row && !w.exact(); ++s) {
       const int at = w.code_bytes() + kPanelRows * (w.scale == PanelScale::grouped ? 1 : 2) * s;
       scales[s] = w.scale == PanelScale::grouped
-                      ? b.mul(b.load_halves(b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
+                      ? b.mul(in_front(b, w, b.at(group, 2 * first)), b.floats(b.load_codes(b.at(block, at + first))))
                   : w.scale == PanelScale::half ? b.load_halves(b.at(block, at + 2 * first))
                                                 : b.load_bf16s(b.at(block, at + 2 * first));
     }
@@ -77,9 +79,14 @@ struct Block {
     }
   }
 
+  // What grouped scales count in.
+  TW_INLINE static typename B::Floats in_front(B& b, PanelCodes w, const typename B::Ptr& halves) {
+    const auto d = b.load_halves(halves);
+    return w.halvings ? b.mul(d, b.splat(1.0f / static_cast<float>(1 << w.halvings))) : d;
+  }
   // Four columns' codes, whole ones.
   typename B::Bytes whole(B& b, PanelCodes w, int i) const {
-    return w.bits == 8 && !b.dot4() ? b.either(low[i], b.field(high[i], 0, 4, 4)) : low[i];
+    return w.wide() && !b.dot4() ? b.either(low[i], b.field(high[i], 0, 4, 4)) : low[i];
   }
   // Products of the columns of scale s.
   TW_INLINE typename B::Ints products(B& b, PanelCodes w, int s, int largest,
@@ -106,7 +113,7 @@ struct Block {
       auto sum = begins(b, w) ? b.splat_ints(begin) : b.zero_ints();
       if (b.dot4()) {
         for (int i = 8 / w.scales * s; i < 8 / w.scales * (s + 1); ++i) sum = b.dot4(sum, low[i], x[i]);
-      } else if (w.bits == 8) {
+      } else if (w.wide()) {
         sum = b.add(sum, products(b, w, s, 15, low, x));
         sum = b.add(sum, b.shifted(products(b, w, s, 15, high, x), 4));
       } else {

@@ -12,8 +12,8 @@ struct Unpacked {
 
   TW_INLINE Unpacked(B& b, PanelCodes codes, const typename B::Ptr& memory, int count)
       : at(memory), w(codes), vectors(count), bytes(4 * b.lanes()) {}
-  // Whether codes are in two parts of four bits (Block).
-  static constexpr bool halved(B& b, PanelCodes w) { return w.bits == 8 && !b.dot4(); }
+  // Whether what codes stand for is in two parts of four bits (Block).
+  static constexpr bool halved(B& b, PanelCodes w) { return w.wide() && !b.dot4(); }
   static constexpr int count(B& b, PanelCodes w) { return (halved(b, w) ? 16 : 8) + w.factors(); }
 
   TW_INLINE typename B::Ptr place(B& b, int vector, int i) const {

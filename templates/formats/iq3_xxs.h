@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host alone knows of iq3_xxs (format_host.h).
+#pragma once
+#include "formats/iq3_xxs.cuh"
+#include "templates/backends/cpu/panel_format.h"
+#include "templates/formats/shared/format_host.h"
+
+namespace tilewright {
+
+template <>
+struct HostFormat<tw::fmt::iq3_xxs> : HostDefaults {
+  static constexpr bool kGguf = true;
+  using Panels = cpu::GridPanels<tw::fmt::iq3_xxs, 2, 62>;
+};
+
+}  // namespace tilewright
