@@ -44,6 +44,8 @@ class Ggml:
                         str(root / "src/ggml-quants.c"), str(root / "stubs.c"), "-lm"],
                        check=True)
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_LOCAL)
+        # What its searches of lists of vectors look up: IQ3_XXS's, IQ3_S's, and that of type 22, IQ2_S.
+        self._library.iq3xs_init_impl(256), self._library.iq3xs_init_impl(512), self._library.iq2xs_init_impl(22)
 
     def encode(self, name: str, values: np.ndarray) -> np.ndarray:
         """values: float32 [rows, cols], cols a multiple of the block. Returns uint8 [rows, bytes per row]."""
@@ -57,12 +59,12 @@ class Ggml:
         return out
 
     def encode_weighted(self, name: str, values: np.ndarray, importance: np.ndarray) -> np.ndarray:
-        """encode() of a K-quant with a weight for each column, by quantize_q2_K() and its like."""
+        """encode() with a weight for each column, by quantize_q2_K() and its like."""
         x, weights = np.ascontiguousarray(values, dtype=np.float32), np.ascontiguousarray(importance, dtype=np.float32)
         rows, cols = x.shape
         assert weights.shape == (cols,) and cols % 256 == 0
         out = np.zeros((rows, cols // 256 * FUNCTIONS[name][3]), np.uint8)
-        function = getattr(self._library, f"quantize_{name[:2]}_K")
+        function = getattr(self._library, f"quantize_{name.replace('_k', '_K')}")
         function.restype = ctypes.c_size_t
         pointer = lambda a: ctypes.c_void_p(a.ctypes.data)
         assert function(pointer(x), pointer(out), ctypes.c_int64(rows), ctypes.c_int64(cols), pointer(weights)) == out.size

@@ -2,9 +2,10 @@
 // IQ2_S as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 82 bytes: a half-precision d; of each eight
 // elements a byte, the lower bits of an index of a list of 1024 vectors of magnitudes; of each eight a byte of signs;
 // of each 32 a byte, whose bits 2 l and 2 l + 1 are the index's upper ones of eight l; four bits s for each 16
-// elements; value = d (2 s + 1) / 8 magnitude, these being 8, 25 and 43. Encoder: formats/shared/grids.cuh.
+// elements; value = d (2 s + 1) / 8 magnitude, these being 8, 25 and 43. Encoders:
+// formats/shared/grids.cuh and grid_search.cuh.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -86,9 +87,9 @@ TW_TABLE(u16, iq2_s_grid, 1024) = {
     0xa4a4, 0xa500, 0xa519, 0xa651, 0xa80a, 0xa828, 0xa8a2, 0xa954, 0xa986, 0xaa08, 0xaa0a, 0xaa20, 0xaa22, 0xaa28,
     0xaa88, 0xaaaa};
 
-struct iq2_s : GridBlocks<iq2_s, 82, 16> {
+struct iq2_s : SearchedGridBlocks<iq2_s, 82, 16> {
   static constexpr const char* title() { return "ggml IQ2_S: eights of a list of 1024 vectors, 4-bit scales per 16"; }
-  static constexpr const char* source() { return "ggml (block_iq2_s); plain: this library"; }
+  static constexpr const char* source() { return "ggml (quantize_row_iq2_s_ref); plain: this library"; }
   using Levels = Sixteen<0x002b1908u, 0x00d5e7f8u, 0, 0>;
   TW_CONSTANTS(int, kBits = 2, kWide = 8, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 1024);
@@ -111,6 +112,15 @@ struct iq2_s : GridBlocks<iq2_s, 82, 16> {
   TW_MEMBER static u32 eight_of(const u8* block, int n) {
     return eight_in(block[2 + n], block[66 + n / 4], block[34 + n], n % 4);
   }
+  struct Search {
+    TW_CONSTANTS(int, kTrials = 9, kNear = 1);
+    TW_CONSTANTS(bool, kAll = false);
+    TW_MEMBER static constexpr float apart() { return 0.1f; }
+    TW_MEMBER static constexpr float least() { return 1e-8f; }
+    TW_MEMBER static constexpr float more() { return 0.9875f; }
+    TW_MEMBER static float weight(float square, float mean) { return add_rn(mul_rn(0.25f, mean), square); }
+  };
+
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * ((block[74 + j / 2] >> (4 * (j % 2))) & 15) + 1; }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }

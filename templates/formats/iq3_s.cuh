@@ -2,9 +2,10 @@
 // IQ3_S as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 110 bytes: a half-precision d; of each four
 // elements a byte, the lower bits of an index of a list of 512 vectors of magnitudes; of each 32 a byte of the upper
 // ones, bit i that of four i; of each eight a byte of signs; four bits s for each 32 elements; value = d (2 s + 1)
-// magnitude, these being the odd numbers to 15. Encoder: formats/shared/grids.cuh.
+// magnitude, these being the odd numbers to 15. Encoders:
+// formats/shared/grids.cuh and grid_search.cuh.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -49,9 +50,9 @@ TW_TABLE(u16, iq3_s_grid, 512) = {
     0x7145, 0x7201, 0x7204, 0x7210, 0x7216, 0x7221, 0x7230, 0x7251, 0x7302, 0x7332, 0x7335, 0x7353, 0x7401, 0x7405,
     0x7413, 0x7420, 0x7450, 0x7522, 0x7542, 0x7602, 0x7631, 0x7700};
 
-struct iq3_s : GridBlocks<iq3_s, 110, 32> {
+struct iq3_s : SearchedGridBlocks<iq3_s, 110, 32> {
   static constexpr const char* title() { return "ggml IQ3_S: fours of a list of 512 vectors, 4-bit scales per 32"; }
-  static constexpr const char* source() { return "ggml (block_iq3_s); plain: this library"; }
+  static constexpr const char* source() { return "ggml (quantize_row_iq3_s_ref); plain: this library"; }
   using Levels = Sixteen<0x07050301u, 0x0f0d0b09u, 0xf9fbfdffu, 0xf1f3f5f7u>;
   TW_CONSTANTS(int, kBits = 3, kWide = 4, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 512);
@@ -76,6 +77,15 @@ struct iq3_s : GridBlocks<iq3_s, 110, 32> {
   TW_MEMBER static u32 eight_of(const u8* block, int n) {
     return eight_in(block[2 + 2 * n], block[3 + 2 * n], block[66 + n / 4], block[74 + n], n % 4);
   }
+  struct Search {
+    TW_CONSTANTS(int, kTrials = 9, kNear = 3);
+    TW_CONSTANTS(bool, kAll = true);
+    TW_MEMBER static constexpr float apart() { return 0.2f; }
+    TW_MEMBER static constexpr float least() { return 0.0f; }
+    TW_MEMBER static constexpr float more() { return 1.033f; }
+    TW_MEMBER static float weight(float square, float) { return square; }
+  };
+
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * ((block[106 + j / 2] >> (4 * (j % 2))) & 15) + 1; }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }

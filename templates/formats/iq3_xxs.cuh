@@ -2,9 +2,10 @@
 // IQ3_XXS as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 98 bytes: a half-precision d; of each four
 // elements a byte, an index of a list of 256 vectors of magnitudes; and for each 32 elements a word, from bit 7 l on
 // seven signs of eight l, the number of all of which is even, and above them four bits s; value = d (2 s + 1) / 4
-// magnitude, these being 4, 12, 20, 28, 36, 44, 52 and 62. Encoder: formats/shared/grids.cuh.
+// magnitude, these being 4, 12, 20, 28, 36, 44, 52 and 62. Encoders:
+// formats/shared/grids.cuh and grid_search.cuh.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -31,9 +32,9 @@ TW_TABLE(u16, iq3_xxs_grid, 256) = {
     0x7010, 0x7032, 0x7052, 0x7126, 0x7140, 0x7212, 0x7245, 0x7252, 0x7300, 0x7315, 0x7333, 0x7360, 0x7421, 0x7441,
     0x7500, 0x7502, 0x7524, 0x7630};
 
-struct iq3_xxs : GridBlocks<iq3_xxs, 98, 32> {
+struct iq3_xxs : SearchedGridBlocks<iq3_xxs, 98, 32> {
   static constexpr const char* title() { return "ggml IQ3_XXS: fours of a list of 256 vectors, 4-bit scales per 32"; }
-  static constexpr const char* source() { return "ggml (block_iq3_xxs); plain: this library"; }
+  static constexpr const char* source() { return "ggml (quantize_row_iq3_xxs_ref); plain: this library"; }
   using Levels = Sixteen<0x1c140c04u, 0x3e342c24u, 0xe4ecf4fcu, 0xc2ccd4dcu>;
   TW_CONSTANTS(int, kBits = 3, kWide = 4, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 256);
@@ -52,6 +53,15 @@ struct iq3_xxs : GridBlocks<iq3_xxs, 98, 32> {
   TW_MEMBER static u32 eight_of(const u8* block, int n) {
     return eight_in(block[2 + 2 * n], block[3 + 2 * n], read32(block + 66 + 4 * (n / 4)), n % 4);
   }
+  struct Search {
+    TW_CONSTANTS(int, kTrials = 15, kNear = 2);
+    TW_CONSTANTS(bool, kAll = false);
+    TW_MEMBER static constexpr float apart() { return 0.2f; }
+    TW_MEMBER static constexpr float least() { return 1e-8f; }
+    TW_MEMBER static constexpr float more() { return 1.0125f; }
+    TW_MEMBER static float weight(float square, float) { return square; }
+  };
+
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * (block[69 + 4 * j] >> 4) + 1; }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }

@@ -12,6 +12,7 @@
 #include "cpu_test.h"
 #include "gemms.h"
 #include "operands.h"
+#include "support/junk_bytes.h"
 #include "templates/backends/cpu/panel_list.h"
 #include "templates/backends/cpu/panels.h"
 #include "templates/common/describe.h"
@@ -80,6 +81,7 @@ TEST_CASE("weights of any bytes come back from panels as they were") {
       auto from = streams_of(g.w, g.n, g.k, plain), to = streams_of(g.w, g.n, g.k, back);
       for (auto& stream : from)
         for (std::byte& b : stream) b = static_cast<std::byte>(random());
+      keep_stored(g.w, {reinterpret_cast<std::uint8_t*>(from.front().data()), from.front().size()});
       // Guarded: what packing reads or writes beyond a stream ends the test.
       const Guarded packed(static_cast<std::size_t>(packed_bytes(g, StreamName::data)), 16);
       float global = 0;

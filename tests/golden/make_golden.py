@@ -27,9 +27,9 @@ GGML_FUNCTIONS = {
     "iq4_xs": ("quantize_row_iq4_xs_ref", "dequantize_row_iq4_xs", 256, 136),
     "tq1_0": ("quantize_row_tq1_0_ref", "dequantize_row_tq1_0", 256, 54),
     "tq2_0": ("quantize_row_tq2_0_ref", "dequantize_row_tq2_0", 256, 66),
-    "iq3_s": (None, "dequantize_row_iq3_s", 256, 110),
-    "iq3_xxs": (None, "dequantize_row_iq3_xxs", 256, 98),
-    "iq2_s": (None, "dequantize_row_iq2_s", 256, 82),
+    "iq3_s": ("quantize_row_iq3_s_ref", "dequantize_row_iq3_s", 256, 110),
+    "iq3_xxs": ("quantize_row_iq3_xxs_ref", "dequantize_row_iq3_xxs", 256, 98),
+    "iq2_s": ("quantize_row_iq2_s_ref", "dequantize_row_iq2_s", 256, 82),
     "iq2_xs": (None, "dequantize_row_iq2_xs", 256, 74),
     "iq2_xxs": (None, "dequantize_row_iq2_xxs", 256, 66),
     "iq1_s": (None, "dequantize_row_iq1_s", 256, 50),
@@ -545,14 +545,17 @@ def searched(out: str, real: np.ndarray, ggml) -> None:
     """ggml's searched encoders of K-quants: without importance, and with one matrix of it."""
     x = np.concatenate([edge(), real[:2]])
     x[7] *= F(1e8)  # ggml asserts when top / (max - min) is not a float
+    for name in ("q2_k", "q3_k", "q5_k", "q6_k"):
+        write(Path(out) / f"{name}_ggml.bin", x, *ggml_format(ggml, name, x))
+    write_weighted(Path(out) / "importance.bin", x, ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k"), ggml)
+
+
+def write_weighted(path: Path, x: np.ndarray, names: tuple, ggml) -> None:
     rng = np.random.default_rng(26)
     half = np.concatenate([np.zeros(COLS // 2, F), np.ones(COLS // 2, F)])
     sparse = np.where(rng.random(COLS) < 0.2, 0, rng.lognormal(0, 2, COLS)).astype(F)
     kinds = [np.ones(COLS, F), rng.lognormal(0, 1, COLS).astype(F), (sparse * F(1e-3)).astype(F), half]
-    for name in ("q2_k", "q3_k", "q5_k", "q6_k"):
-        write(Path(out) / f"{name}_ggml.bin", x, *ggml_format(ggml, name, x))
-    with open(Path(out) / "importance.bin", "wb") as f:
-        names = ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+    with open(path, "wb") as f:
         f.write(struct.pack("<IIII", *x.shape, len(kinds), len(names)) + x.astype("<f4").tobytes())
         for importance in kinds:
             f.write(importance.tobytes())
@@ -679,6 +682,14 @@ def levels(out: str, real: np.ndarray, ggml) -> None:
         write(Path(out) / f"{name}.bin", x, [data], decoded)
     for name in GRIDS:
         write(Path(out) / f"{name}.bin", x, *grid_format(ggml, name, x))
+    x = x[2:]  # those before have blocks of zeros
+    names = ("iq3_s", "iq3_xxs", "iq2_s")
+    for name in names:
+        data = ggml.encode(name, x)
+        decoded = ggml.decode(name, data, x.shape[1])
+        check_decoded(name, data, decoded)
+        write(Path(out) / f"{name}_ggml.bin", x, [data], decoded)
+    write_weighted(Path(out) / "importance_lists.bin", x, names, ggml)
 
 
 def reference(model: str, git_dir: str):

@@ -36,8 +36,9 @@ TEST_CASE("every encoder has golden vectors, and every file is one's", "[formats
     }
 }
 
-TEST_CASE("K-quants with importance have ggml's bytes", "[formats][golden]") {
-  std::ifstream in(tilewright::paths::source_dir() + "/tests/golden/importance.bin", std::ios::binary);
+// Adds the formats that a file of importance has to `covered`.
+static void check_importance(const std::string& file, std::set<std::string>& covered) {
+  std::ifstream in(tilewright::paths::source_dir() + "/tests/golden/" + file, std::ios::binary);
   const auto read = [&]<class T>(std::vector<T>& v, std::size_t count) {
     v.resize(count);
     in.read(reinterpret_cast<char*>(v.data()), static_cast<std::streamsize>(count * sizeof(T)));
@@ -50,7 +51,6 @@ TEST_CASE("K-quants with importance have ggml's bytes", "[formats][golden]") {
   read(x, static_cast<std::size_t>(rows * cols));
   std::vector<std::vector<float>> importances(head[2]);
   for (auto& importance : importances) read(importance, head[1]);
-  std::set<std::string> covered;
   for (std::uint32_t i = 0; i < head[3]; ++i) {
     std::vector<char> name;
     read(name, 8);
@@ -66,6 +66,10 @@ TEST_CASE("K-quants with importance have ggml's bytes", "[formats][golden]") {
       CHECK(first_difference(data, expected) == -1);
     }
   }
+}
+TEST_CASE("encoders with importance have ggml's bytes", "[formats][golden]") {
+  std::set<std::string> covered;
+  for (const char* file : {"importance.bin", "importance_lists.bin"}) check_importance(file, covered);
   for (const Format f : Format::all())
     CHECK((f.info().encode_weighted != nullptr) == (covered.count(std::string(f.name())) == 1));
 }

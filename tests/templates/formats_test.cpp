@@ -139,9 +139,9 @@ TEST_CASE("zeros come back as zeros and constants within the format's step", "[f
       INFO(f.name() << " " << f.info().encoders[static_cast<std::size_t>(encoder)]);
       for (float v : round_trip(f, std::vector<float>(512, 0.0f), 256, encoder)) CHECK(v == 0.0f);
       if (without_scale(f)) continue;
-      // Scales of MX formats are powers of two; a d of Q6_K for 1e-3 is four of the smallest halves. Nothing scales
-      // those of ggml's NVFP4, which have three bits of mantissa and end at 2^-9. compressed-tensors clips 7.5 steps
-      // to 7.
+      // Scales of MX formats are powers of two; a d of Q6_K or IQ4_XS for 1e-3 is four of the smallest halves. Nothing
+      // scales those of ggml's NVFP4, which have three bits of mantissa and end at 2^-9. compressed-tensors clips 7.5
+      // steps to 7.
       const std::string name(f.name());
       const bool own_scales = name == "ggml_nvfp4";
       // Lists of vectors have few that are of one level.
@@ -149,6 +149,7 @@ TEST_CASE("zeros come back as zeros and constants within the format's step", "[f
       const bool clips = f.info().encoders[static_cast<std::size_t>(encoder)] == std::string_view("compressed_tensors");
       const double step = name.find("mxfp") != name.npos ? 0.125
                           : name == "q6_k"               ? 0.03
+                          : name == "iq4_xs"             ? 0.04
                           : own_scales || clips          ? 0.07
                           : coarse                       ? 0.82
                                                          : 0.02;

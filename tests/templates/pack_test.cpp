@@ -13,6 +13,7 @@
 #include "format_includes.inc"
 #include "operations/pack/cuda/tiles.cuh"
 #include "support/catch.h"
+#include "support/junk_bytes.h"
 #include "support/refusal.h"
 #include "templates/common/families.h"
 #include "templates/formats/shared/fast_path.h"
@@ -52,6 +53,7 @@ Streams junk(const Gemm& g, unsigned seed) {
   Streams s = plain_streams(g);
   std::mt19937 random(seed);
   for (auto& v : s.data) v = random();
+  test::keep_stored(g.w, {reinterpret_cast<std::uint8_t*>(s.data.data()), 4 * s.data.size()});
   for (auto& v : s.scales) v = random();
   s.global = static_cast<float>(seed);
   return s;

@@ -245,14 +245,6 @@ struct GridPanels {
       for (int i = 0; i < 8; ++i) codes[8 * n + i] = static_cast<tw::u8>((eight >> (4 * i)) & 15u);
     }
   }
-  static tw::u32 index_of(tw::u32 entry) {
-    tw::u32 first = 0, last = F::kEntries;
-    while (first + 1 < last) {
-      const tw::u32 middle = (first + last) / 2;
-      (F::grid(middle) <= entry ? first : last) = middle;
-    }
-    return first;
-  }
   static void write(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block, tw::u8*) {
     StepScales<F, kParts>::put(row, number, block);
     constexpr int kWide = F::kWide, kBits = 16 / kWide, kSign = kWide == 4 ? 3 : 2;
@@ -263,7 +255,8 @@ struct GridPanels {
         entries[i / kWide] |= (code & ((1u << kSign) - 1)) << (kBits * (i % kWide));
         signs |= (code >> kSign) << i;
       }
-      F::put(block, 4 * number + n, index_of(entries[0]), kWide == 4 ? index_of(entries[8 / kWide - 1]) : 0u,
+      F::put(block, 4 * number + n, tw::fmt::list_index<F>(entries[0]),
+             kWide == 4 ? tw::fmt::list_index<F>(entries[8 / kWide - 1]) : 0u,
              F::kSigns == tw::fmt::GridSigns::one ? signs & 1u : signs);
     }
   }

@@ -12,10 +12,9 @@
 //                                the half; into zeroed bits
 //   kSteps, top()                how many steps there are; the largest level times unit()
 //
-// Encoder "plain": ggml's own searches, most of which need an importance matrix, are not here. A sub-block's step is
-// what makes its largest magnitude the largest level, rounded to those that there are; an eight becomes the vector of
-// least squared distance under it, the first of equals. Where signs must be even and are not, that of the element of
-// least magnitude, the first of equals, is turned.
+// Encoder "plain", this library's: a sub-block's step is what makes its largest magnitude the largest level, rounded to
+// those that there are; an eight becomes the vector of least squared distance under it, the first of equals. Where
+// signs must be even and are not, that of the element of least magnitude, the first of equals, is turned.
 #pragma once
 #include "formats/shared/levels.cuh"
 
@@ -41,6 +40,17 @@ TW_FN u32 eight_pairs_to_nibbles(u32 entry) {
 // Seven signs, and the one that makes their number even.
 TW_FN u32 even_signs(u32 seven) { return seven | (static_cast<u32>(popcount(seven)) & 1u) << 7; }
 TW_FN void add_bits(u8* p, u32 bits) { *p = static_cast<u8>(*p | bits); }
+
+// Of the last entry of F's list that is not above `entry`; of the first, if all are.
+template <class F>
+TW_FN u32 list_index(u32 entry) {
+  u32 first = 0, last = F::kEntries;
+  while (first + 1 < last) {
+    const u32 middle = (first + last) / 2;
+    (F::grid(middle) <= entry ? first : last) = middle;
+  }
+  return first;
+}
 
 template <class F, int block_bytes, int size>
 struct GridBlocks : PartBlocks<F, block_bytes, size> {
