@@ -15,7 +15,7 @@ struct iq1_m : GridBlocks<iq1_m, 56, 16> {
   using Levels = Iq1Levels;
   TW_CONSTANTS(int, kBits = 1, kWide = 8, kSteps = 8, kTogether = 1);
   TW_CONSTANTS(u32, kEntries = 2048);
-  TW_CONSTANTS(GridSigns, kSigns = GridSigns::one);
+  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::one; }
   TW_MEMBER static u32 grid(u32 i) { return iq1_grid[i]; }
   TW_MEMBER static constexpr float top() { return 1.125f; }
   TW_MEMBER static constexpr float unit() { return 0.125f; }

@@ -55,7 +55,7 @@ struct iq2_xs : GridBlocks<iq2_xs, 74, 16> {
   using Levels = Sixteen<0x002b1908u, 0x00d5e7f8u, 0, 0>;
   TW_CONSTANTS(int, kBits = 2, kWide = 8, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 512);
-  TW_CONSTANTS(GridSigns, kSigns = GridSigns::even);
+  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::even; }
   TW_MEMBER static u32 grid(u32 i) { return iq2_xs_grid[i]; }
   TW_MEMBER static constexpr float top() { return 5.375f; }
   TW_MEMBER static constexpr float unit() { return 0.125f; }

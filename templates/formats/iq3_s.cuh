@@ -56,7 +56,7 @@ struct iq3_s : SearchedGridBlocks<iq3_s, 110, 32> {
   using Levels = Sixteen<0x07050301u, 0x0f0d0b09u, 0xf9fbfdffu, 0xf1f3f5f7u>;
   TW_CONSTANTS(int, kBits = 3, kWide = 4, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 512);
-  TW_CONSTANTS(GridSigns, kSigns = GridSigns::each);
+  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::each; }
   TW_MEMBER static u32 grid(u32 i) { return iq3_s_grid[i]; }
   TW_MEMBER static constexpr float top() { return 15.0f; }
   TW_MEMBER static constexpr float unit() { return 1.0f; }

@@ -38,7 +38,7 @@ struct iq3_xxs : SearchedGridBlocks<iq3_xxs, 98, 32> {
   using Levels = Sixteen<0x1c140c04u, 0x3e342c24u, 0xe4ecf4fcu, 0xc2ccd4dcu>;
   TW_CONSTANTS(int, kBits = 3, kWide = 4, kSteps = 16);
   TW_CONSTANTS(u32, kEntries = 256);
-  TW_CONSTANTS(GridSigns, kSigns = GridSigns::even);
+  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::even; }
   TW_MEMBER static u32 grid(u32 i) { return iq3_xxs_grid[i]; }
   TW_MEMBER static constexpr float top() { return 15.5f; }
   TW_MEMBER static constexpr float unit() { return 0.25f; }

@@ -257,7 +257,7 @@ struct GridPanels {
       }
       F::put(block, 4 * number + n, tw::fmt::list_index<F>(entries[0]),
              kWide == 4 ? tw::fmt::list_index<F>(entries[8 / kWide - 1]) : 0u,
-             F::kSigns == tw::fmt::GridSigns::one ? signs & 1u : signs);
+             F::signs() == tw::fmt::GridSigns::one ? signs & 1u : signs);
     }
   }
   static constexpr PanelFormat format(const char* name) {

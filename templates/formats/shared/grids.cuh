@@ -4,7 +4,7 @@
 // with
 //   grid(i), kEntries, kWide     its list, ascending, and how many elements an entry has: 8 in two bits each, or 4 in
 //                                four bits each
-//   kSigns                       what the sign of an eight is: of each element; the same, of which an even number is
+//   signs()                      what the sign of an eight is: of each element; the same, of which an even number is
 //                                set; or one for all, that moves the levels (IQ1)
 //   eight(u, n), eight_of(block, n)   the codes of eight n of a unit, and of a block: nibbles of a word
 //   put(block, n, index, second, signs), put_step(block, j, number), put_half(block, bits)
@@ -130,7 +130,7 @@ struct GridBlocks : PartBlocks<F, block_bytes, size> {
       v[i] = abs_f(v[i]);
       if (v[i] < v[least]) least = i;
     }
-    if (F::kSigns == GridSigns::even && popcount(signs) % 2 != 0) signs ^= 1u << least, v[least] = -v[least];
+    if (F::signs() == GridSigns::even && popcount(signs) % 2 != 0) signs ^= 1u << least, v[least] = -v[least];
     F::put(data, n, nearest(v, 0).index, F::kWide == 4 ? nearest(v + 4, 0).index : 0u, signs);
   }
   // Eights n to n + count - 1 with one sign for all.
@@ -169,7 +169,7 @@ struct GridBlocks : PartBlocks<F, block_bytes, size> {
         v[i] = div_rn(x[size * j + i], step);
         if (!(step > 0.0f) || is_nan(v[i])) v[i] = 0.0f;
       }
-      if constexpr (F::kSigns == GridSigns::one) {
+      if constexpr (F::signs() == GridSigns::one) {
         encode_one_sign(v, data, j);
       } else {
         for (int n = 0; n < size / 8; ++n) {
