@@ -268,3 +268,46 @@ def test_compiled_and_scripted_by_export():
     x = torch.randn(3, 256)
     assert torch.equal(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
     assert torch.equal(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+# ---- w in panels alone
+
+
+@pytest.mark.parametrize(
+    "weight, activation, dtype", [("q4_k", "q8_1", torch.bfloat16), ("e4m3_row", None, torch.float32), ("nvfp4", "q8_1", torch.float16)]
+)
+def test_warm_keeps_panels_alone(kernels, weight, activation, dtype):
+    layer = layer_of(weight, activation, dtype=dtype).to(dtype)
+    x, stored = torch.randn(5, 256).to(dtype), [s.clone() for s in layer.weight.stored()]
+    with torch.no_grad():
+        before = layer(x)
+        layer.warm(dtype)
+        assert layer.weight.tiles == (activation or {torch.float32: "f32"}[dtype])
+        assert not torch.equal(layer.weight.data.flatten()[: stored[0].numel()], stored[0].flatten()[: layer.weight.data.numel()])
+        assert torch.equal(layer(x), before)
+    assert len(kernels) == 2
+    for a, b in zip(layer.weight.stored(), stored):
+        assert torch.equal(a.flatten(), b.flatten())
+    again = layer_of(weight, activation, dtype=dtype).to(dtype)
+    again.load_state_dict(layer.state_dict())
+    assert again.weight.tiles is None and torch.equal(again(x), before)
+    assert copy.deepcopy(layer)(x).equal(before)
+    moved = layer.to(torch.float32)  # as stored again
+    assert moved.weight.tiles is None and [s.numel() for s in moved.weight.streams] == [s.numel() for s in stored]
+
+
+def test_warm_without_kernels_leaves_w_as_stored():
+    layer = layer_of("q4_0", None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        layer.warm()
+    assert layer.weight.tiles is None
+
+
+def test_panels_follow_the_dtype_of_x(kernels):
+    layer = layer_of("e4m3_row", None, bias=False)
+    x = torch.randn(3, 256)
+    want = layer(x.bfloat16())
+    layer.warm(torch.float32)
+    assert layer.weight.tiles == "f32"
+    assert torch.equal(layer(x.bfloat16()), want) and layer.weight.tiles == "bf16"

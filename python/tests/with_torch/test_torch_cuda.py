@@ -27,7 +27,7 @@ import torch
 
 import tilewright as tw
 import tilewright.torch as twt
-from tilewright.torch import _cuda, _stable, ops
+from tilewright.torch import _cpu, _cuda, _stable, ops
 from tilewright.torch._spec import gemm_text
 
 N, K = 128, 512
@@ -206,6 +206,7 @@ def launches(request, monkeypatch):
     monkeypatch.setattr(_cuda, "launch_layer", seen.layer)
     monkeypatch.setattr(_cuda, "layer", HostLayer)
     monkeypatch.setattr(_cuda, "index_of", lambda x: INDEX)
+    monkeypatch.setattr(_cpu, "has", lambda x: False)
     monkeypatch.setattr(_cuda, "_stream", lambda index: seen.stream)
     monkeypatch.setattr(_cuda, "_capturing", lambda index: seen.capturing)
     monkeypatch.setattr(_cuda, "_empty", lambda shape, dtype, index: torch.empty(shape, dtype=dtype))
@@ -507,6 +508,7 @@ def test_through_the_library(double, gpu, cache, monkeypatch, implementation, re
     def on_gpu(tensor):
         return empty(tensor.shape, tensor.dtype).copy_(tensor)
 
+    monkeypatch.setattr(_cpu, "has", lambda x: False)
     for name, value in (("index_of", lambda x: INDEX), ("_stream", lambda i: 0), ("_capturing", lambda i: False)):
         monkeypatch.setattr(_cuda, name, value)
     monkeypatch.setattr(_cuda, "_empty", empty)

@@ -55,6 +55,11 @@ def device() -> Device:
         return _device
 
 
+def has(tensor: Tensor) -> bool:
+    """Whether it is the CPU's. A test on the driver double replaces it."""
+    return tensor.device.type == "cpu"
+
+
 def enable(on: bool) -> None:
     """Sets whether kernels compute on CPUs, or PyTorch alone."""
     global enabled

@@ -30,8 +30,9 @@ class QuantizedWeight(nn.Module):
     `scales`, of uint8, and `global_scale`, one float32; those that the format lacks are None. Converting a module's
     dtype does not change them. They are constants: write them only by load_state_dict(), never in place.
 
-    On a GPU they may be reordered for its kernels (`tiles`: for which format of x, else None). state_dict(), copies,
-    pickles and the CPU have them as the format stores them; load_state_dict() compares an entry `format`."""
+    They may be reordered for the kernels of their device (`tiles`: for which format of x, else None). state_dict(),
+    copies, pickles and other devices have them as the format stores them; load_state_dict() compares an entry
+    `format`."""
 
     data: Tensor
     scales: Tensor | None
@@ -145,7 +146,7 @@ class QuantizedWeight(nn.Module):
             self._put(dict(zip(spec(problem).streams, packed)))
 
     def _problem(self, x: str) -> str:
-        return gemm_text(x, self.format, "f32", self.rows, self.cols, pack="tiles")
+        return gemm_text(x, self.format, "f32", self.rows, self.cols, pack=_order_of(self.data))
 
     # ---- the buffers
 
@@ -177,6 +178,8 @@ class QuantizedWeight(nn.Module):
         return {name: s.reshape(blank.shape) for (name, blank), s in zip(blanks.items(), streams)}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedWeight:
+        if self.device.type == "cpu":  # panels are for this device alone
+            self.arrange(None)
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, old in before.items():  # only the device may change: .type() and the like would convert them
@@ -243,7 +246,8 @@ class QuantizedLinear(nn.Module):
     Gradients reach x, straight through its quantization, and the bias; w is a constant. On a GPU the first call for a
     dtype prepares kernels, which may compile for seconds, and reorders w for them. CUDA graph capture refuses that:
     call tilewright.torch.warm() first. On a CPU kernels compute layers with activation="q8_1" or FP8 weights; packed
-    copies of w are made on first use and kept. PyTorch computes other layers. With activation=None a call with another
+    copies of w are made on first use and kept, unless the layer's own warm() has reordered w. PyTorch computes other
+    layers. With activation=None a call with another
     dtype reorders w again: then do not replay graphs that hold its earlier launches. Raises InvalidArgument or
     Unsupported for formats that do not fit."""
 
@@ -410,7 +414,8 @@ class QuantizedLinear(nn.Module):
             x = x.index_select(-1, order)
         weight: Any = self._modules["weight"]
         wanted = self.activation or FORMATS[dtype]
-        if x.is_cuda and (weight.tiles != wanted or (dtype, True) not in self._texts):
+        moves = x.is_cuda or (weight.tiles is not None and _cpu.has(x))
+        if moves and (weight.tiles != wanted or (dtype, True) not in self._texts):
             if not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter):
                 self.arrange(dtype)
         tiles = weight.tiles
@@ -425,27 +430,34 @@ class QuantizedLinear(nn.Module):
         return ops.linear(x, weight.streams, bias, self._texts[dtype, tiles is not None])
 
     def arrange(self, dtype: torch.dtype) -> None:
-        """Reorders w for its GPU's kernels for x of a dtype, if needed. (forward() does, in eager mode.) Raises
-        WouldTune if it is needed during the capture of a CUDA graph."""
-        weight = self.weight
+        """Reorders w for the kernels of its device for x of a dtype, if needed. (forward() does on a GPU, in eager
+        mode.) Raises WouldTune if it is needed during the capture of a CUDA graph."""
+        weight, text = self.weight, self._texts[dtype, False]
         if weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
             return
-        index = _cuda.index_of(weight.data)
-        tiles = self._x(dtype) if _takes_tiles(self._texts[dtype, False], index) else None
+        if _cpu.has(weight.data):
+            takes = _cpu.plan(text, dtype) is not None
+        else:
+            takes = _takes_tiles(text, _cuda.index_of(weight.data))
+        tiles = self._x(dtype) if takes else None
         if tiles is not None:
             for kind in FORMATS:
                 if self._x(kind) == tiles:
-                    self._texts[kind, True] = self._text(kind, pack="tiles")
+                    self._texts[kind, True] = self._text(kind, pack=_order_of(weight.data))
         if tiles != weight.tiles:
-            _cuda.refuse_capture(index, self._texts[dtype, False])
+            if not _cpu.has(weight.data):
+                _cuda.refuse_capture(_cuda.index_of(weight.data), text)
             weight.arrange(tiles)
 
     def warm(self, dtype: torch.dtype | None = None) -> None:
-        """On a GPU: arranges w, and prepares the kernels of its problem for x of a dtype (None: the layer's)."""
+        """Arranges w, and prepares the kernels of its problem for x of a dtype (None: the layer's)."""
         dtype = self.dtype if dtype is None else dtype
         self.arrange(dtype)
         text = self._texts[dtype, self.weight.tiles is not None]
-        _cuda.plan(text, _cuda.index_of(self.weight.data), dtype)
+        if _cpu.has(self.weight.data):
+            _cpu.plan(text, dtype)
+        else:
+            _cuda.plan(text, _cuda.index_of(self.weight.data), dtype)
 
     def cpu_kernel(self, rows: int = 1, dtype: torch.dtype | None = None) -> str | None:
         """The layer's kernel on this machine's CPU for x of this many rows and a dtype (None: the layer's): "cpu_gemv
@@ -462,8 +474,11 @@ class QuantizedLinear(nn.Module):
         return self._texts[self.dtype if dtype is None else dtype, False]
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> QuantizedLinear:
+        before = self.weight.device.type
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype = float_dtype(fn, self.dtype)
+        if self.weight.device.type != before:  # which has another order of w
+            self._texts = {key: text for key, text in self._texts.items() if not key[1]}
         return self
 
     def _load_from_state_dict(
@@ -495,6 +510,11 @@ class QuantizedLinear(nn.Module):
         return f"{what}, weight={self.weight.format}{more}{', order' if self.order is not None else ''}" + (
             ", factors" if self.factors is not None else ""
         )
+
+
+def _order_of(data: Tensor) -> str:
+    """What the kernels of its device take instead of w as stored."""
+    return "panels" if _cpu.has(data) else "tiles"
 
 
 def autocasted(x: Tensor) -> Tensor:
