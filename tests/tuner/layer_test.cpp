@@ -66,6 +66,8 @@ TEST_CASE("a layer decides about tiles, workspace and who quantizes x", "[layer]
   const LayerProblems cpu = on("x86-64-v3", "gemm x=q8_1 w=q4_0 y=f32 m=1 n=64 k=256", from("f32"));
   CHECK(cpu.main.text() == "gemm x=q8_1 w=q4_0 y=f32 m=1 n=64 k=256 pack=panels x_from=f32");
   CHECK(!cpu.cast);
+  const LayerProblems experts = on("x86-64-v3", "gemm x=q8_1 w=q4_0 y=f32 m=3 n=64 k=256 groups=4", from("f32"));
+  CHECK(experts.main.text() == "gemm x=q8_1 w=q4_0 y=f32 m=3 n=64 k=256 pack=panels x_from=f32 groups=4");
 
   const LayerProblems conv =
       on("sm_90a", "conv x=e4m3_tensor w=e4m3_row y=f16 n=2 c=32 in=5x6 k=16 kernel=3 pad=1 global=mul",
