@@ -103,6 +103,9 @@ class Reader {
     return value;
   }
 
+  // A variable of another reader, which is no misspelling of one of ours.
+  void known(const char* name) { names_.push_back(name); }
+
   // Warns of variables whose names are almost one that was asked for.
   void check_spelling() {
     constexpr std::string_view kPrefix = "TILEWRIGHT_";
@@ -194,6 +197,7 @@ Options Options::from_env() {
   if (auto v = read.flag("TILEWRIGHT_CHECK_POINTERS")) o.check_pointers = *v;
   read.logging("TILEWRIGHT_LOG", o);
   if (auto v = read.text("TILEWRIGHT_NVTX"); v && *v != "0") o.nvtx = *v;
+  read.known("TILEWRIGHT_VLLM");  // of the vLLM plugin; almost TILEWRIGHT_LLVM
   o.nvrtc_places = read_places(read);
   read.check_spelling();
   return o;

@@ -141,7 +141,9 @@ TEST_CASE("where the cache is", "[options]") {
 TEST_CASE("a variable whose name is nearly right is pointed out", "[options]") {
   ::setenv("TILEWRIGHT_CAHCE", "/tmp/x.db", 1);
   ::setenv("TILEWRIGHT_OF_ANOTHER_PROGRAM", "1", 1);
+  ::setenv("TILEWRIGHT_VLLM", "off", 1);  // the vLLM plugin's, not a misspelled TILEWRIGHT_LLVM
   const Options o = read({{"HOME", "/h"}});
+  ::unsetenv("TILEWRIGHT_VLLM");
   ::unsetenv("TILEWRIGHT_CAHCE");
   ::unsetenv("TILEWRIGHT_OF_ANOTHER_PROGRAM");
   REQUIRE(o.warnings.size() == 1);
