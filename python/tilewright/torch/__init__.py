@@ -16,6 +16,7 @@ from ._cuda import engine, set_engine
 from ._stable import Info, info
 from .checkpoints import load_into, load_quantized
 from .convolution import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d
+from .experts import QuantizedExperts
 from .fake_quant import fake_quantize, learned_step_quantize
 from .modules import QuantizedLinear, QuantizedWeight, W4A8Linear
 from .ops import conv, dequantize, linear, pack, quantize, unpack
@@ -29,6 +30,7 @@ __all__ = [
     "QuantizedConv1d",
     "QuantizedConv2d",
     "QuantizedConv3d",
+    "QuantizedExperts",
     "QuantizedLinear",
     "QuantizedWeight",
     "ReplaceReport",

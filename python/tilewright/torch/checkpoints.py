@@ -617,7 +617,7 @@ def import_groups(
         return import_groups(packing, half_scales(scales, name, rule), name, rule, **tensors)
     weight = host_weight(imported.weight)
     if rows:
-        weight.scales = scales.reshape(-1, 1).contiguous().view(torch.uint8)
+        weight.scales = scales.reshape(-1).contiguous().view(torch.uint8).reshape(-1, 4)
     return weight, None if imported.order is None else torch.as_tensor(imported.order)
 
 
