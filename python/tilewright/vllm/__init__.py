@@ -1,32 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized linear layers in vLLM. An installed package is a plugin of it, whose register() vLLM calls by itself.
+"""Tilewright in vLLM. An installed package is a plugin of vLLM, which calls register() in each of its processes.
 
     from vllm import LLM
 
-    llm = LLM(path, quantization="tilewright", additional_config={"tilewright": {"activation": "q8_1"}})
+    llm = LLM(path)     # GPTQ, AWQ, compressed-tensors, Model Optimizer, FP8 (docs/use/vllm.md): no flag
+    llm = LLM("model.gguf", tokenizer=..., hf_config_path=...)      # with the package vllm-gguf-plugin
+    llm = LLM(path, quantization="tilewright", additional_config={"tilewright": {"weight": "q4_0"}})   # floats
 
-path: a checkpoint that GPTQ, AWQ, compressed-tensors or Model Optimizer (NVFP4, FP8) quantized, whose values are kept,
-or one of floats, which is quantized when it has been loaded. The options: `activation` and `accum` as of
-tilewright.torch.QuantizedLinear, and of floats also `weight` and `encoder`. Without an activation x is taken as it is,
-but where the checkpoint is 8-bit and quantizes x, too: then each row of x gets a scale of its own, in each call.
-
-Layers may be cut for tensor parallelism, also within a group. Experts and quantized output embeddings are refused.
-LoRA and MLA, which read a layer's weight directly, do not work with these layers. Written against vLLM's signatures
-(quantization's base_config.py, linear.py and parameter.py, main of 2026), and not run in it yet."""
+$TILEWRIGHT_VLLM says who comes first: unset, our kernels; "fallback", vLLM's; "off", vLLM's alone."""
 
 from __future__ import annotations
 
-from vllm.model_executor.layers.linear import register_weight_loader_v2_supported_method
-from vllm.model_executor.layers.quantization import register_quantization_config
+import os
 
-from .config import TilewrightConfig
-from .linear import TilewrightLinearMethod
-from .schemes import METHOD
+from .._errors import must_be
 
-__all__ = ["TilewrightConfig", "TilewrightLinearMethod", "register"]
+__all__ = ["register"]
 
 
 def register() -> None:
-    """Makes vLLM know the method "tilewright". vLLM calls it in each of its processes, as often as it likes."""
+    """Makes vLLM know the kernels, and the method "tilewright" for models of floats. vLLM calls it in each of its
+    processes, as often as it likes. Raises InvalidArgument for another value of $TILEWRIGHT_VLLM."""
+    mode = os.environ.get("TILEWRIGHT_VLLM", "")
+    if mode not in ("", "off", "fallback"):
+        raise must_be("TILEWRIGHT_VLLM", repr(mode), "unset, 'fallback' or 'off'")
+    if mode == "off":
+        return
+    from vllm.model_executor.layers.linear import register_weight_loader_v2_supported_method
+    from vllm.model_executor.layers.quantization import register_quantization_config
+
+    from .config import METHOD, TilewrightConfig, TilewrightLinearMethod
+    from .experts import register_experts
+    from .gguf import register_gguf
+    from .kernels import register_kernels  # imports vLLM's kernels, which takes seconds
+
     register_quantization_config(METHOD)(TilewrightConfig)
     register_weight_loader_v2_supported_method(TilewrightLinearMethod)
+    register_kernels(front=mode == "")
+    register_gguf(front=mode == "")
+    if mode == "":
+        register_experts()

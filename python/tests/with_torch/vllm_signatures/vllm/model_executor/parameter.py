@@ -43,8 +43,6 @@ class _Column(BasevLLMParameter):
         self._put(self.data, loaded_weight.narrow(self.output_dim, self.tp_rank * size, size))
 
     def _part(self, loaded, offset, size, rank):
-        if getattr(self, "packed_dim", None) == self.output_dim:
-            offset, size = offset // self.packed_factor, size // self.packed_factor
         target = self.data.narrow(self.output_dim, offset, size)
         self._put(target, loaded.narrow(self.output_dim, rank * size, size))
 
@@ -68,30 +66,3 @@ class RowvLLMParameter(BasevLLMParameter):
 
 class ModelWeightParameter(_Column, RowvLLMParameter):
     pass
-
-
-class GroupQuantScaleParameter(_Column, RowvLLMParameter):
-    pass
-
-
-class ChannelQuantScaleParameter(_Column):
-    pass
-
-
-class PerTensorScaleParameter(BasevLLMParameter):
-    def load_merged_column_weight(self, loaded_weight, shard_id, **kwargs):
-        self._put(self.data[{"q": 0, "k": 1, "v": 2}.get(shard_id, shard_id)], loaded_weight)
-
-    load_qkv_weight = load_merged_column_weight
-
-
-class PackedColumnParameter(_Column):
-    def __init__(self, packed_factor, packed_dim, marlin_tile_size=None, **kwargs):
-        self.packed_factor, self.packed_dim = packed_factor, packed_dim
-        super().__init__(**kwargs)
-
-
-class PackedvLLMParameter(ModelWeightParameter):
-    def __init__(self, packed_factor, packed_dim, marlin_tile_size=None, **kwargs):
-        self.packed_factor, self.packed_dim = packed_factor, packed_dim
-        super().__init__(**kwargs)
