@@ -114,9 +114,9 @@ def awq(w):
     return {"qweight": packed(codes.t()), "qzeros": packed(zeros.t()), "scales": scales.t()}, values
 
 
-def compressed(w, group=GROUP, symmetric=True):
-    codes, scales, zeros, values = grouped(w, group=group, symmetric=symmetric, dtype=torch.bfloat16)
-    tensors = {"weight_packed": words(codes), "weight_scale": scales, "weight_shape": torch.tensor(w.shape)}
+def compressed(w, bits=4, group=GROUP, symmetric=True):
+    codes, scales, zeros, values = grouped(w, bits, group, symmetric, torch.bfloat16)
+    tensors = {"weight_packed": words(codes, bits), "weight_scale": scales, "weight_shape": torch.tensor(w.shape)}
     if not symmetric:
         tensors["weight_zero_point"] = words(zeros.t()).t()
     return tensors, values
@@ -136,12 +136,9 @@ def fp8(w, by="row"):
         codes = (blocks / scales[:, None, :, None]).to(torch.float8_e4m3fn)
         values = (codes.float() * scales[:, None, :, None]).reshape(n, k)
         return {"weight": codes.reshape(n, k), "weight_scale_inv": scales}, values
-    scales = w.float().abs().amax(1, keepdim=True) / 448 if by == "row" else w.float().abs().max() / 448
+    scales = w.float().abs().amax(1, keepdim=True) / 448
     codes = (w.float() / scales).to(torch.float8_e4m3fn)
-    tensors = {"weight": codes, "weight_scale": scales}
-    if by == "tensor":
-        tensors["input_scale"] = torch.tensor(0.02)
-    return tensors, codes.float() * scales
+    return {"weight": codes, "weight_scale": scales}, codes.float() * scales
 
 
 def e2m1(values):
@@ -181,13 +178,6 @@ def mxfp4(w):
     return {"weight_packed": codes, "weight_scale": (exponents + 127).to(torch.uint8)}, values
 
 
-def mxfp8(w):
-    exponents = powers(w, 448)
-    wide = exponents.exp2().repeat_interleave(32, 1)
-    codes = (w.float() / wide).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale": (exponents + 127).to(torch.uint8)}, codes.float() * wide
-
-
 def compressed_config(format, inputs=None, **weights):
     group = {"targets": ["Linear"], "weights": {"symmetric": True, **weights}, "input_activations": inputs}
     return {
@@ -199,20 +189,22 @@ def compressed_config(format, inputs=None, **weights):
     }
 
 
+_ROUTERS = [f"model.layers.{i}.mlp.gate" for i in range(LAYERS)]
 _INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
 _BY_TOKEN = {"num_bits": 8, "strategy": "token", "dynamic": True, "symmetric": True}
 _FP4_INPUTS = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "dynamic": "local", "symmetric": True}
 _GPTQ = {"quant_method": "gptq", "group_size": GROUP, "desc_act": False, "sym": True, "checkpoint_format": "gptq"}
 _MX = {"type": "float", "strategy": "group", "group_size": 32, "scale_dtype": "torch.uint8"}
 
-# By name: what quantizes a matrix, and the quantization_config of the model; None: floats.
+# By name: what quantizes a matrix, and the quantization_config of the model; None: floats. Left out is what vLLM itself
+# does not load on a CPU: GPTQ of 8 bits, and FP8 by tensor where layers are fused.
 METHODS = {
     "gptq": (gptq, _GPTQ | {"bits": 4}),
-    "gptq-int8": (lambda w: gptq(w, 8), _GPTQ | {"bits": 8}),
     "gptq-row": (lambda w: gptq(w, 4, -1), _GPTQ | {"bits": 4, "group_size": -1}),
     "awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),
     "w4a16": (compressed, compressed_config("pack-quantized", **_INT4)),
     "w4a16-zeros": (lambda w: compressed(w, symmetric=False), compressed_config("pack-quantized", **_INT4 | {"symmetric": False})),
+    "w8a16": (lambda w: compressed(w, 8), compressed_config("pack-quantized", **_INT4 | {"num_bits": 8})),
     "w8a8-int8": (
         int8,
         compressed_config("int-quantized", _BY_TOKEN | {"type": "int"}, num_bits=8, type="int", strategy="channel"),
@@ -221,7 +213,6 @@ METHODS = {
         fp8,
         compressed_config("float-quantized", _BY_TOKEN | {"type": "float"}, num_bits=8, type="float", strategy="channel"),
     ),
-    "fp8-tensor": (lambda w: fp8(w, "tensor"), {"quant_method": "fp8", "activation_scheme": "static"}),
     "fp8-block": (
         lambda w: fp8(w, "block"),
         {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -234,12 +225,7 @@ METHODS = {
         lambda w: nvfp4(w, "modelopt"),
         {"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16, "ignore": ["lm_head"], "kv_cache_quant_algo": None},
     ),
-    "fp8-modelopt": (
-        lambda w: fp8(w, "tensor"),
-        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"], "kv_cache_quant_algo": None},
-    ),
     "mxfp4": (mxfp4, compressed_config("mxfp4-pack-quantized", _MX | {"num_bits": 4, "dynamic": True}, num_bits=4, **_MX)),
-    "mxfp8": (mxfp8, compressed_config("mxfp8-quantized", _MX | {"num_bits": 8, "dynamic": True}, num_bits=8, **_MX)),
     "moe-bf16": (None, None),
     "moe-fp8": (
         fp8,
@@ -247,7 +233,7 @@ METHODS = {
     ),
     "moe-fp8-block": (
         lambda w: fp8(w, "block"),
-        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"]},
+        {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "ignored_layers": _ROUTERS},
     ),
     "moe-int4": (compressed, compressed_config("pack-quantized", **_INT4)),
     "moe-awq": (awq, {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"}),

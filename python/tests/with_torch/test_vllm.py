@@ -345,8 +345,7 @@ def test_fp8(shape, inputs):
     want = values(codes.float()) * values(wide)
     assert np.array_equal(values(layer.tilewright.weight.dequantize()), want.astype(np.float32))
     x = torch.randn(3, 256)
-    exact = inputs == BF16 or shape == (128, 128)
-    close(kernel.apply_weights(layer, x), values(x) @ want.T, 1e-4 if exact else 0.1)
+    close(kernel.apply_weights(layer, x), values(x) @ want.T, 1e-4)  # exact on a CPU
 
 
 def test_blocks_that_no_format_has():

@@ -141,7 +141,8 @@ def _fp8(method: Any, layer: Any, part: str) -> tuple[QuantizedWeight, str | Non
     scales = scales.reshape(experts, -1)  # one for the expert, for each of w1 and w3, or for each row
     if n % scales.shape[1]:
         raise Unsupported(f"{part}_weight_scale", f"{tuple(scales.shape)}", f"must divide {n} rows")
-    return row_weight(codes, scales.repeat_interleave(n // scales.shape[1], 1).reshape(-1)), "e4m3_row"
+    weight = row_weight(codes, scales.repeat_interleave(n // scales.shape[1], 1).reshape(-1))
+    return weight, None if stacked.device.type == "cpu" else "e4m3_row"  # as of linear layers
 
 
 def _words(method: Any, layer: Any, part: str) -> tuple[QuantizedWeight, str | None]:

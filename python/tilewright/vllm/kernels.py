@@ -298,9 +298,9 @@ def _dtype_of(layer: Any) -> torch.dtype:
 
 
 class TilewrightFp8LinearKernel(_Kernel, _base("FP8ScaledMMLinearKernel")):  # type: ignore[misc]
-    """FP8 by tensor, row or blocks of 128 x 128. x is quantized by row, whatever scale the checkpoint has for it; where
-    the weight has blocks, by 128 columns of a row on a GPU and not at all on a CPU. Nor is it where the checkpoint leaves
-    x at 16 bits."""
+    """FP8 by tensor, row or blocks of 128 x 128. On a GPU x is quantized by row, or by 128 columns of one where the
+    weight has blocks, whatever scale the checkpoint has for it, unless the checkpoint leaves it at 16 bits. On a CPU,
+    whose kernels decode FP8, x is never quantized."""
 
     lists = ("_POSSIBLE_FP8_KERNELS", "_POSSIBLE_FP8_BLOCK_KERNELS", "_POSSIBLE_WFP8A16_KERNELS")
 
@@ -347,9 +347,10 @@ def _blocks_of(c: Any) -> bool:
 
 def _fp8(c: Any) -> tuple[str, str | None]:
     """The formats of w and x."""
-    wide = c.activation_quant_key is None or c.activation_quant_key.dtype != torch.float8_e4m3fn
+    key = c.activation_quant_key
+    wide = current_platform.is_cpu() or key is None or key.dtype != torch.float8_e4m3fn
     if _blocks_of(c):
-        return "e4m3_b128", None if wide or current_platform.is_cpu() else "e4m3_g128"
+        return "e4m3_b128", None if wide else "e4m3_g128"
     return "e4m3_row", None if wide else "e4m3_row"
 
 

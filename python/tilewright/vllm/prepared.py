@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from vllm.logger import init_logger
+from vllm.platforms import current_platform
 
 from .. import codec
 from .._errors import TilewrightError, Unsupported
@@ -41,6 +42,8 @@ def ready() -> None:
     if _ready:
         return
     _ready = True
+    if current_platform.is_cpu():
+        torch.cpu._init_amx()  # vLLM's attention uses AMX, and leaves it to oneDNN's linear layers to ask Linux for it
     if _cuda._engine is None:
         set_engine(Engine(log=lambda level, text: say_once(text, text) if level in ("error", "warning") else None))
     why = _cuda.engine().cache_unwritable
