@@ -9,7 +9,7 @@ class Counts:
             import tilewright.torch as twt
             from tilewright.vllm.experts import Experts
             from tilewright.vllm.prepared import Prepared
-        except ImportError:
+        except (ImportError, OSError):  # without libtilewright_c
             return {}
         modules = list(self.model_runner.model.modules())
         out = {"layers": sum(isinstance(m, Prepared) for m in modules), "experts": sum(isinstance(m, Experts) for m in modules)}

@@ -150,9 +150,9 @@ def report(name, ours, theirs, needed, floats=None):
     if "error" in ours or other is None or "error" in other:
         print(f"{name:<22} failed: {ours.get('error') or (other or theirs)['error']}", flush=True)
         return False
-    before, after = (counts[0] for counts in ours["counts"])
-    layers = before.get("layers", 0) + before.get("experts", 0)
-    compiled = after.get("compiled", 0) - before.get("compiled", 0)
+    before, after = ours["counts"]  # of every process
+    layers = min(each.get("layers", 0) + each.get("experts", 0) for each in before)
+    compiled = sum(b.get("compiled", 0) - a.get("compiled", 0) for a, b in zip(before, after))
     same, tokens, mean, largest = compare(ours, other)
     near, more = same == tokens or mean <= TOLERANCE, ""
     if floats is not None and against == "vLLM" and "error" not in floats:
@@ -214,9 +214,9 @@ def broken(args, folder, theirs):
         pass
     cases = {
         "no libLLVM": ({"TILEWRIGHT_LLVM": nowhere, "TILEWRIGHT_CACHE": ":memory:"}, None),
-        "no cache": ({"TILEWRIGHT_CACHE": os.path.join(nowhere, "kernels.db")}, "cache cannot be written"),
+        "no cache": ({"TILEWRIGHT_CACHE": os.path.join(nowhere, "kernels.db")}, "keeps its cache in memory"),
         "one thread": ({"OMP_NUM_THREADS": "1"}, None),
-        "no library": ({"TILEWRIGHT_LIBRARY": nowhere}, "Failed to load plugin tilewright"),
+        "no library": ({"TILEWRIGHT_LIBRARY": nowhere}, "Tilewright is off"),
     }
     good = True
     for name, (more, wanted) in cases.items():
@@ -234,7 +234,7 @@ def broken(args, folder, theirs):
 
 def gguf(args):
     """The file by vLLM on our kernels, beside its floats by vLLM's own."""
-    from transformers import AutoConfig, AutoModelForCausalLM, GgufConfig
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     folder = os.path.join(args.build, "gguf")
     os.makedirs(folder, exist_ok=True)
@@ -247,7 +247,10 @@ def gguf(args):
         AutoConfig.from_pretrained(folder, gguf_file=name).save_pretrained(folder)
         floats_of = {"quantization_config": GgufConfig(dequantize=True)}
         AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype="bfloat16", **floats_of).save_pretrained(floats)
-    prompts = [[2, *((i * 977 + j * 131) % 20000 + 300 for j in range(length))] for i, length in enumerate((120, 20, 60))]
+    with open(os.path.join(ROOT, "LICENSE")) as file:
+        text = " ".join(file.read().split())
+    tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+    prompts = [tokenizer(text[start : start + length])["input_ids"] for start, length in ((0, 600), (2000, 100), (4000, 300))]
     job = {"prompts": prompts, "tokens": 32}
     ours, said = run(args, [job | {"model": path, "hf_config_path": folder}])
     theirs, _ = run(args, [job | {"model": floats}], TILEWRIGHT_VLLM="off")

@@ -92,6 +92,18 @@ def test_a_mode_that_there_is_not(monkeypatch):
         tilewright.vllm.register()
 
 
+def test_without_the_library(monkeypatch, caplog):
+    def missing(front):
+        raise tw.LibraryMissing("libtilewright_c", "/x.so", "cannot be loaded")
+
+    monkeypatch.delenv("TILEWRIGHT_VLLM", raising=False)
+    monkeypatch.setattr(tilewright.vllm, "_register", missing)
+    with caplog.at_level(logging.WARNING):
+        tilewright.vllm.register()
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert message.startswith("Tilewright is off, and vLLM uses its own kernels: libtilewright_c /x.so cannot be loaded")
+
+
 def test_entry_point():
     text = (SOURCE / "python" / "pyproject.toml").read_text()
     assert re.search(
@@ -702,14 +714,16 @@ def test_threads_start_on_all_of_them(monkeypatch):
 
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path, caplog):
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "file" / "kernels.db"))
     monkeypatch.setattr(prepared, "_ready", False)
-    with tw.Engine(cache=str(tmp_path / "file" / "kernels.db")) as engine:
-        twt.set_engine(engine)
-        try:
-            with caplog.at_level(logging.WARNING):
-                prepared.ready()
-                prepared.ready()
-        finally:
-            twt.set_engine(None)
-    messages = [record.getMessage() for record in caplog.records]
-    assert len([m for m in messages if "compiled at every start, since the cache cannot be written" in m]) == 1
+    before = twt.engine()
+    twt.set_engine(None)
+    try:
+        with caplog.at_level(logging.WARNING):
+            prepared.ready()
+            prepared.ready()
+        assert twt.engine() is not before
+    finally:
+        twt.set_engine(before)
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert re.search("cache.*file.*keeps its cache in memory", message)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 
+from .. import codec
 from .._errors import must_be
 
 __all__ = ["register"]
@@ -20,23 +21,35 @@ __all__ = ["register"]
 
 def register() -> None:
     """Makes vLLM know the kernels, and the method "tilewright" for models of floats. vLLM calls it in each of its
-    processes, as often as it likes. Raises InvalidArgument for another value of $TILEWRIGHT_VLLM."""
+    processes, as often as it likes. Without libtilewright_c a warning says so, and vLLM uses its own kernels. Raises
+    InvalidArgument for another value of $TILEWRIGHT_VLLM."""
     mode = os.environ.get("TILEWRIGHT_VLLM", "")
     if mode not in ("", "off", "fallback"):
         raise must_be("TILEWRIGHT_VLLM", repr(mode), "unset, 'fallback' or 'off'")
     if mode == "off":
         return
+    try:
+        _register(front=mode == "")
+    except OSError as error:  # LibraryMissing is one
+        from vllm.logger import init_logger
+
+        init_logger("vllm.tilewright").warning("Tilewright is off, and vLLM uses its own kernels: %s", error)
+
+
+def _register(front: bool) -> None:
+    """Loads the library, and imports what needs PyTorch and vLLM, which takes seconds."""
+    codec.find("f32")
     from vllm.model_executor.layers.linear import register_weight_loader_v2_supported_method
     from vllm.model_executor.layers.quantization import register_quantization_config
 
     from .config import METHOD, TilewrightConfig, TilewrightLinearMethod
     from .experts import register_experts
     from .gguf import register_gguf
-    from .kernels import register_kernels  # imports vLLM's kernels, which takes seconds
+    from .kernels import register_kernels
 
     register_quantization_config(METHOD)(TilewrightConfig)
     register_weight_loader_v2_supported_method(TilewrightLinearMethod)
-    register_kernels(front=mode == "")
-    register_gguf(front=mode == "")
-    if mode == "":
+    register_kernels(front)
+    register_gguf(front)
+    if front:
         register_experts()

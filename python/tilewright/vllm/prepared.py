@@ -37,7 +37,8 @@ def say_once(key: str, message: str) -> None:
 
 
 def ready() -> None:
-    """Makes the engine of this process, on first use: vLLM starts its workers after it has loaded the plugin."""
+    """Makes the engine of this process, on first use: vLLM starts its workers after it has loaded the plugin. What the
+    engine warns of, such as a cache that it cannot write, is in vLLM's log, once."""
     global _ready
     if _ready:
         return
@@ -46,9 +47,6 @@ def ready() -> None:
         torch.cpu._init_amx()  # vLLM's attention uses AMX, and leaves it to oneDNN's linear layers to ask Linux for it
     if _cuda._engine is None:
         set_engine(Engine(log=lambda level, text: say_once(text, text) if level in ("error", "warning") else None))
-    why = _cuda.engine().cache_unwritable
-    if why:
-        say_once("cache", f"kernels are compiled at every start, since the cache cannot be written: {why}")
 
 
 def _cpus() -> set[int]:
