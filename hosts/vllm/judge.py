@@ -9,8 +9,9 @@
 `suite`: tiny random models, one for each method of quantization, by LLM.generate with continuous batching and chunked
 prefill. A method agrees if every greedy token is the same, or if the log-probabilities of the prompts' tokens differ by at
 most 1e-2 on average; or from those of the checkpoint's values, as floats, if vLLM's differ by more. vLLM has no CPU kernel
-for some methods; then those values alone are compared. After the model is loaded nothing may be compiled. Also in two tensor-parallel processes, and with what may be broken: without
-libLLVM, with a cache that cannot be written, with one thread. --quick: four methods.
+for some methods; then those values alone are compared. After the model is loaded nothing may be compiled. Also in two
+tensor-parallel processes, under torch.compile, and with what may be broken: without libLLVM, the library or a cache that
+can be written, and with one thread. --quick: four methods.
 `gguf`: a real GGUF file (Gemma 3 270M) through vllm-gguf-plugin, against transformers on its floats.
 `own`: vLLM's tests of quantization that run on a CPU, without our kernels and with them.
 Ends with 1 if a method disagrees, a layer is not ours or a test fails only with our kernels."""
@@ -262,7 +263,7 @@ def gguf(args):
     same, tokens, mean, largest = compare(ours, theirs)
     compiled = after["compiled"] - before["compiled"]
     print(f"{name}: {before['layers']} layers keep the file's bytes; {compiled} kernels compiled by requests")
-    print(f"  {same} of {tokens} greedy tokens as its floats by vLLM; log-probabilities differ by {mean:.4f} on average, {largest:.3f} at most")
+    print(f"  {same} of {tokens} greedy tokens as its floats by vLLM; log-probabilities differ by {mean:.4f}, {largest:.3f} at most")
     for who, result in (("GGUF, Tilewright", ours), ("floats, vLLM", theirs)):
         load, generating = result["seconds"]
         print(f"  {who:<17} loaded in {load:.1f} s, {len(prompts)} prompts and {tokens} tokens in {generating:.2f} s")
@@ -274,7 +275,6 @@ def gguf(args):
 
 # Tests of vLLM that are about quantization, kernels for CPUs and experts, and that need neither a GPU nor a download.
 OWN = (
-    "kernels/quantization/test_cpu_fp8_scaled_mm.py",
     "kernels/quantization/test_mxfp4_kernel_selection.py",
     "kernels/quantization/test_mxfp8_kernel_selection.py",
     "kernels/quantization/test_nvfp4_kernel_selection.py",
@@ -301,7 +301,8 @@ def outcomes(args, file, ours):
     command[4:4] = ["-p", "registered"] if ours else []
     more = {} if ours else {"TILEWRIGHT_VLLM": "off"}
     try:
-        done = subprocess.run(command, cwd=os.path.join(args.build, "own"), env=environment(args, **more), capture_output=True, text=True, timeout=args.limit)
+        own = {"cwd": os.path.join(args.build, "own"), "env": environment(args, **more), "timeout": args.limit}
+        done = subprocess.run(command, capture_output=True, text=True, **own)
     except subprocess.TimeoutExpired:
         return {}, f"took longer than {args.limit} s"
     if not os.path.exists(out):
@@ -319,7 +320,7 @@ def outcomes(args, file, ours):
 
 
 def own(args):
-    print(f"{'tests of vLLM':<55} {'passed':>7} {'failed':>7} {'skipped':>8}   with Tilewright: passed, failed, skipped", flush=True)
+    print(f"{'tests of vLLM':<55} {'passed':>8}{'failed':>8}{'skipped':>8}{'with us:':>8}{'failed':>8}{'skipped':>8}", flush=True)
     good, ran = True, 0
     for file in OWN:
         (before, why), (after, why_after) = outcomes(args, file, False), outcomes(args, file, True)
@@ -327,7 +328,7 @@ def own(args):
             print(f"{file:<55} not run: {why or why_after}", flush=True)
             continue
         counts = [[list(found.values()).count(kind) for kind in ("passed", "failed", "skipped")] for found in (before, after)]
-        print(f"{file:<55} {counts[0][0]:>7} {counts[0][1]:>7} {counts[0][2]:>8} {counts[1][0]:>25} {counts[1][1]:>7} {counts[1][2]:>8}", flush=True)
+        print(f"{file:<55} " + "".join(f"{n:>8}" for n in (*counts[0], *counts[1])), flush=True)
         for name, outcome in after.items():
             if outcome == "failed" and before.get(name) != "failed":
                 print(f"  fails only with Tilewright: {name}")
@@ -346,7 +347,7 @@ def main():
             command.add_argument("--jobs", required=True)
             command.add_argument("--out", required=True)
             continue
-        command.add_argument("--build", default=os.path.join(ROOT, "build", "hosts", "vllm"), help="folder for models and results")
+        command.add_argument("--build", default=os.path.join(ROOT, "build", "hosts", "vllm"), help="for models and results")
         command.add_argument("--library", default=os.path.join(ROOT, "build", "libtilewright_c.so"), help="libtilewright_c.so")
         if what is suite:
             command.add_argument("--quick", action="store_true")

@@ -476,7 +476,7 @@ def test_experts(kind):
     wrapped = experts._wrapped(lambda self, layer: pytest.fail("vLLM's own"), read)
     wrapped(method, layer)
     wrapped(method, layer)  # once is enough
-    assert method.moe_kernel is layer.tilewright and not method.moe_kernel.is_monolithic
+    assert method.moe_kernel.experts is layer.tilewright and not method.moe_kernel.is_monolithic
     assert all(p.numel() == 0 for p in layer.parameters(recurse=False))  # freed
     x, weights = torch.randn(5, HIDDEN), torch.rand(5, 2)
     ids = torch.tensor([[0, 3], [3, 0], [2, 3], [0, 2], [3, 2]])  # nobody chose expert 1

@@ -19,8 +19,8 @@ from .modules import QuantizedWeight
 
 
 class QuantizedExperts(nn.Module):
-    """y[i] = x[i] w[e]^T + bias[e] for the rows i of expert e, without gradients. weight: [experts * n, k], the experts'
-    matrices one after the other, of a format without a factor for the tensor. bias: [experts, n] or None. activation:
+    """y[i] = x[i] w[e]^T + bias[e] for the rows i of expert e, without gradients. weight: [experts * n, k], the
+    experts' matrices one after the other, of a format without a factor for the tensor. bias: [experts, n] or None. activation:
     to what x is quantized, or None. dtype: of x, y and bias, which are float32, float16 or bfloat16.
 
     Prepares its kernels for any number of rows, and keeps a copy of the weight in its device's order. May be called
@@ -63,8 +63,8 @@ class QuantizedExperts(nn.Module):
         _made[self._handle] = self
 
     def forward(self, x: Tensor, offsets: Tensor) -> Tensor:
-        """x [rows, k]: the experts' rows one after the other. offsets: experts + 1 of int32 on x's device: the first row
-        of each, and the end of the last. Returns [rows, n]."""
+        """x [rows, k]: the experts' rows one after the other. offsets: experts + 1 of int32 on x's device: the first
+        row of each, and the end of the last. Returns [rows, n]."""
         return torch.ops.tilewright.experts(x, offsets, self.bias, self._handle)  # type: ignore[no-any-return]
 
     def extra_repr(self) -> str:
@@ -126,4 +126,3 @@ def _experts_fake(x: Tensor, offsets: Tensor, bias: Tensor | None, handle: int) 
 
 
 ops._define("experts(Tensor x, Tensor offsets, Tensor? bias, int handle) -> Tensor", _experts, _experts, _experts_fake)
-

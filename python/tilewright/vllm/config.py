@@ -130,7 +130,7 @@ class TilewrightLinearMethod(LinearMethodBase):  # type: ignore[misc]
         weight = QuantizedWeight.from_float(given, self.options["weight"], self.options.get("encoder"))
         activation = self.options.get("activation") or default_activation(weight.format, given.device)
         fields: dict[str, Any] = {"activation": activation, "accum": self.options.get("accum")}
-        why = why_not(weight.format, *weight.shape, activation, given.dtype, given.device)
+        why = why_not(weight.format, weight.rows, weight.cols, activation, given.dtype, given.device)
         if why is not None:
             say_once(f"floats {weight.format} {activation}", f"{self.prefix} has no fast kernel: {why}")
         layer.weight = None

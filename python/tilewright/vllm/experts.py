@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixtures of experts in vLLM. vLLM has no list of experts' kernels to register in, so its methods are asked when they
-have loaded a layer: where our grouped kernels can compute it, they take its weights; else the method goes on."""
+"""Mixtures of experts in vLLM, which has no list of kernels for them. Its methods are asked when they have loaded a
+layer: where our grouped kernels can compute it, they take its weights; else the method goes on."""
 
 from __future__ import annotations
 
@@ -30,16 +30,41 @@ Read = Callable[[Any, Any, str], "tuple[QuantizedWeight, str | None]"]
 
 
 class Experts(nn.Module):
-    """What the router has chosen: sum over i of topk_weights[t, i] w2[e] (gate(w1[e] x[t]) w3[e] x[t]), e =
-    topk_ids[t, i]. w13: [experts * 2 * width, hidden]; w2: [experts * hidden, width]. Takes the place of a method's
-    moe_kernel, whose names it has. Nothing that it launches waits for the device or compiles."""
-
-    is_monolithic = False
-    can_overlap_shared_experts = False
+    """The experts of a layer. w13: [experts * 2 * width, hidden], gates first; w2: [experts * hidden, width]. Nothing
+    that it launches waits for the device or compiles."""
 
     def __init__(self, w13: QuantizedExperts, w2: QuantizedExperts, activation: str) -> None:
         super().__init__()
         self.w13, self.w2, self.activation = w13, w2, activation
+
+    def forward(self, x: Tensor, topk_weights: Tensor, topk_ids: Tensor, weigh_x: bool = False) -> Tensor:
+        """x [tokens, hidden]; topk_weights, topk_ids [tokens, chosen]: what the router has chosen. The sum over i of
+        topk_weights[t, i] w2[e] (gate(w1[e] x[t]) w3[e] x[t]), e = topk_ids[t, i]. weigh_x: x is multiplied instead."""
+        tokens, chosen = topk_ids.shape
+        flat = topk_ids.reshape(-1)
+        experts, order = torch.sort(flat, stable=True)
+        bounds = torch.arange(self.w13.experts + 1, device=flat.device, dtype=experts.dtype)
+        offsets = torch.searchsorted(experts, bounds).to(torch.int32)
+        rows = x.index_select(0, order // chosen)
+        weights = topk_weights.reshape(-1, 1).float()
+        if weigh_x:
+            rows = (rows * weights.index_select(0, order)).to(x.dtype)
+        gate, up = self.w13(rows, offsets).chunk(2, -1)
+        y = self.w2((_GATES[self.activation](gate.float()) * up).to(x.dtype), offsets)
+        back = torch.empty_like(y).index_copy(0, order, y).float()
+        if not weigh_x:
+            back = back * weights
+        return back.reshape(tokens, chosen, -1).sum(1).to(x.dtype)
+
+
+class Kernel:
+    """Takes the place of a method's moe_kernel, and has its names."""
+
+    is_monolithic = False
+    can_overlap_shared_experts = False
+
+    def __init__(self, experts: Experts) -> None:
+        self.experts = experts
         self.prepare_finalize = types.SimpleNamespace(topk_indices_dtype=lambda: None)
         self.fused_experts = types.SimpleNamespace(consumes_expert_mask=False)
 
@@ -60,23 +85,10 @@ class Experts(nn.Module):
         apply_router_weight_on_input: bool = False,
         **others: Any,
     ) -> Tensor:
-        """hidden_states [tokens, hidden]; topk_weights, topk_ids [tokens, chosen]. The loaded weights are its own, so w1
-        and w2 are not used; the other arguments say what was fixed when the layer was loaded."""
-        tokens, chosen = topk_ids.shape
-        flat = topk_ids.reshape(-1)
-        experts, order = torch.sort(flat, stable=True)
-        bounds = torch.arange(self.w13.experts + 1, device=flat.device, dtype=experts.dtype)
-        offsets = torch.searchsorted(experts, bounds).to(torch.int32)
-        x = hidden_states.index_select(0, order // chosen)
-        weights = topk_weights.reshape(-1, 1).float()
-        if apply_router_weight_on_input:
-            x = (x * weights.index_select(0, order)).to(x.dtype)
-        gate, up = self.w13(x, offsets).chunk(2, -1)
-        y = self.w2((_GATES[self.activation](gate.float()) * up).to(x.dtype), offsets)
-        back = torch.empty_like(y).index_copy(0, order, y).float()
-        if not apply_router_weight_on_input:
-            back = back * weights
-        return back.reshape(tokens, chosen, -1).sum(1).to(hidden_states.dtype)
+        """The loaded weights are the experts' own, so w1 and w2 are not used; the other arguments say what was fixed
+        when the layer was loaded."""
+        y: Tensor = self.experts(hidden_states, topk_weights, topk_ids, apply_router_weight_on_input)
+        return y
 
 
 def take(method: Any, layer: Any, read: Read) -> Experts:
@@ -84,7 +96,8 @@ def take(method: Any, layer: Any, read: Read) -> Experts:
     moe = layer.moe_config
     parallel = moe.moe_parallel_config
     if parallel.ep_size > 1 or parallel.dp_size > 1 or getattr(parallel, "enable_eplb", False):
-        raise Unsupported("moe_parallel_config", "experts in several processes", "is not supported: use tensor parallelism")
+        what = "is not supported: use tensor parallelism"
+        raise Unsupported("moe_parallel_config", "experts in several processes", what)
     activation = str(getattr(layer.activation, "value", layer.activation))
     if activation not in _GATES or not moe.is_act_and_mul:
         raise Unsupported("activation", activation, f"is not supported: use {', '.join(_GATES)}")
@@ -169,9 +182,8 @@ def _imported(
     group = k // scales.shape[1]
     if zeros is None and group == k:
         scales = scales.float()
-    weight, _ = import_groups(
-        "compressed_tensors", scales.contiguous(), f"{part} scales", "nearest", codes=words, zeros=zeros, n=n, k=k, group=group
-    )
+    given: dict[str, Any] = {"codes": words, "zeros": zeros, "n": n, "k": k, "group": group}
+    weight, _ = import_groups("compressed_tensors", scales.contiguous(), f"{part} scales", "nearest", **given)
     return weight, _x_of(weight, layer)
 
 
@@ -259,7 +271,7 @@ def _wrapped(theirs: Any, read: Read) -> Any:
         for name in ("w13_weight", "w2_weight"):  # which apply() reads, and some checkpoints call otherwise
             if not hasattr(layer, name):
                 setattr(layer, name, None)
-        layer.tilewright = self.moe_kernel = made
+        layer.tilewright, self.moe_kernel = made, Kernel(made)
 
     process_weights_after_loading.tilewright = True  # type: ignore[attr-defined]
     return process_weights_after_loading

@@ -14,7 +14,8 @@ from vllm.model_executor.layers.linear import register_weight_loader_v2_supporte
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.platforms import current_platform
 
-from .. import codec, torch as twt
+from .. import codec
+from .. import torch as twt
 from .._errors import TilewrightError, Unsupported
 from ..torch import QuantizedWeight
 from .prepared import Prepared, default_activation, say_once, why_not
@@ -174,6 +175,7 @@ def _embedding_method(base: Any) -> Any:
             format, k = format_of(layer.tilewright_type), layer.qweight.tensor_shape[1]
             if format is not None:
                 rows = twt.dequantize([rows], format, rows.shape[0], k, self.params_dtype)
-            return rows.to(self.params_dtype).view(*x.shape, k)
+            found: Tensor = rows.to(self.params_dtype).view(*x.shape, k)
+            return found
 
     return TilewrightGGUFEmbeddingMethod

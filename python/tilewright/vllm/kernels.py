@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear kernels for vLLM's list of kernels. vLLM asks each kernel of a list in turn whether it can implement a layer, so
-a checkpoint of GPTQ, AWQ, compressed-tensors, Model Optimizer or FP8 uses ours without a flag.
+"""Linear kernels for vLLM's lists. vLLM asks each kernel of a list in turn whether it can implement a layer, so a
+checkpoint of GPTQ, AWQ, compressed-tensors, Model Optimizer or FP8 uses ours without a flag.
 
 A kernel takes the layer's parameters as the checkpoint has them. Where it cannot use them after all (a scale that no
 format holds), the layer goes to vLLM's next kernel, and a warning says why."""
@@ -8,6 +8,8 @@ format holds), the layer goes to vLLM's next kernel, and a warning says why."""
 from __future__ import annotations
 
 import math
+import types
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -25,8 +27,7 @@ CAPABILITY = 75  # Turing
 
 Answer = tuple[bool, "str | None"]
 
-# x is quantized by row, of 8 bits; what has no row of its own is not supported.
-_PARTS = ("weight", "weight_scale", "input_scale", "input_scale_ub", "input_zero_point", "azp_adj")
+_FP8_PARTS = ("weight", "weight_scale", "input_scale", "input_scale_ub")
 
 
 def _device() -> torch.device:
@@ -43,14 +44,16 @@ def _base(name: str) -> Any:
 
 
 class _Kernel:
-    """What all kernels share. _given: the arguments that vLLM made it with, for the kernel in its place."""
+    """What all kernels share. _given, _options: the arguments that vLLM made it with, for _instead, which is the kernel
+    in its place."""
 
-    lists: ClassVar[tuple[str, ...]] = ()
+    lists: tuple[str, ...] = ()
     """The lists of vLLM that it is in, by the name of the attribute."""
 
-    _given: tuple[Any, ...] = ()
-    _options: dict[str, Any] = {}
     config: Any
+    _given: tuple[Any, ...] = ()
+    _options: Mapping[str, Any] = types.MappingProxyType({})
+    _instead: Any = None
 
     @classmethod
     def get_min_capability(cls) -> int:
@@ -79,7 +82,7 @@ class _Kernel:
         raise NotImplementedError
 
     def process_weights_after_loading(self, layer: nn.Module) -> None:
-        self._instead: Any = None
+        self._instead = None
         try:
             self._take(layer)
         except (TilewrightError, OSError) as error:
@@ -98,9 +101,7 @@ class _Kernel:
         with torch.device("cpu"):  # whatever vLLM has set
             weight, activation, order, dtype = self.read(layer)
         weight = weight.to(_place(layer, self.names()))
-        made = Prepared(
-            weight, getattr(layer, "bias", None), dtype, activation=activation, order=order, anyway=anyway
-        )
+        made = Prepared(weight, getattr(layer, "bias", None), dtype, activation=activation, order=order, anyway=anyway)
         for name in self.names():
             if getattr(layer, name, None) is not None:
                 setattr(layer, name, None)
@@ -129,7 +130,9 @@ class _Kernel:
 
 
 def _place(layer: nn.Module, names: tuple[str, ...]) -> torch.device:
-    return next(t.device for name in names if (t := getattr(layer, name, None)) is not None)
+    tensors = (getattr(layer, name, None) for name in names)
+    place: torch.device = next(tensor.device for tensor in tensors if tensor is not None)
+    return place
 
 
 def _host(tensor: Tensor) -> Tensor:
@@ -163,14 +166,16 @@ class TilewrightMPLinearKernel(_Kernel, kernels.MPLinearKernel):  # type: ignore
         bits, bias = c.weight_type.size_bits, c.weight_type.bias
         unsigned = c.zero_points and bias == 0 and bits == 4
         if not unsigned and (c.zero_points or bits not in (2, 4, 8) or bias != 1 << (bits - 1)):
-            return f"weight_type {c.weight_type} is not supported; use codes of 2, 4 or 8 bits around their middle, or uint4"
+            what = "use codes of 2, 4 or 8 bits around their middle, or uint4"
+            return f"weight_type {c.weight_type} is not supported; {what}"
         k, n = c.partition_weight_shape
         group = k if c.group_size == -1 else c.group_size
         if group % 32 or group <= 0:
             return f"group_size {c.group_size} is not supported; use -1 or a multiple of 32"
         piece = math.gcd(group, k)
         if piece % 32:
-            return f"group_size {group} is cut by tensor parallelism into pieces of {piece} columns; they must be a multiple of 32"
+            what = "they must be a multiple of 32"
+            return f"group_size {group} is cut by tensor parallelism into pieces of {piece} columns; {what}"
         small = max((size for size in (128, 64, 32) if piece % size == 0), default=32)
         if bits == 8:
             format = "int8_row" if c.group_size == -1 and k == c.full_weight_shape[0] else "q8_0"
@@ -200,7 +205,8 @@ class TilewrightMPLinearKernel(_Kernel, kernels.MPLinearKernel):  # type: ignore
         group = k // groups if c.group_size == -1 or c.group_size * groups == k else c.group_size
         if table is not None and c.group_size != -1:
             if not ((table >= 0) & (table < groups)).all():
-                raise must_be(self.w_gidx_name or "", f"{int(table.min())} to {int(table.max())}", f"groups below {groups}")
+                found = f"{int(table.min())} to {int(table.max())}"
+                raise must_be(self.w_gidx_name or "", found, f"groups below {groups}")
             group, which, table = pieces_of_groups(table.long())
             scales = scales.index_select(1, which)
             zeros = None if zeros is None else zeros.index_select(1, which)
@@ -210,7 +216,8 @@ class TilewrightMPLinearKernel(_Kernel, kernels.MPLinearKernel):  # type: ignore
             raise InvalidArgument(
                 self.w_s_name, f"{groups} groups", f"must have {k // group}: {k} columns in groups of {group}"
             )
-        weight, order = _imported(words, scales.contiguous(), zeros, table, n, k, group, bits, self.w_s_name)
+        shape = {"n": n, "k": k, "group": group, "bits": bits, "g_idx": table}
+        weight, order = _imported(words, scales.contiguous(), zeros, self.w_s_name, **shape)
         return weight, default_activation(weight.format, _device()), order, c.act_type
 
 
@@ -221,16 +228,17 @@ def _rows_first(parameter: Any, attribute: str, wanted: int) -> Tensor:
 
 
 def _imported(
-    words: Tensor, scales: Tensor, zeros: Tensor | None, table: Tensor | None, n: int, k: int, group: int, bits: int, name: str
+    words: Tensor, scales: Tensor, zeros: Tensor | None, name: str, **shape: Any
 ) -> tuple[QuantizedWeight, Tensor | None]:
-    shape: dict[str, Any] = {"n": n, "k": k, "group": group, "bits": bits, "g_idx": table}
+    n, k, group, bits = (shape[part] for part in ("n", "k", "group", "bits"))
     if group == k and bits == 8:
         values = (words.contiguous().view(torch.uint8).reshape(n, -1)[:, :k] ^ 0x80).view(torch.int8)
         return row_weight(values.contiguous(), scales, name), None
     if group == k and zeros is None:
         scales = scales.float()  # which int4_row stores
     if bits == 4:
-        return import_groups("compressed_tensors", scales, name, "nearest", codes=words.contiguous(), zeros=zeros, **shape)
+        words = words.contiguous()
+        return import_groups("compressed_tensors", scales, name, "nearest", codes=words, zeros=zeros, **shape)
     middle = sum(1 << (bits - 1) << shift for shift in range(0, 32, bits))
     zeros = torch.full((k // group, n * bits // 32), middle - (1 << 32) if middle >> 31 else middle, dtype=torch.int32)
     codes, scales = words.t().contiguous(), scales.t().contiguous()
@@ -302,9 +310,9 @@ class TilewrightFp8LinearKernel(_Kernel, _base("FP8ScaledMMLinearKernel")):  # t
     weight has blocks, whatever scale the checkpoint has for it, unless the checkpoint leaves it at 16 bits. On a CPU,
     whose kernels decode FP8, x is never quantized."""
 
-    lists = ("_POSSIBLE_FP8_KERNELS", "_POSSIBLE_FP8_BLOCK_KERNELS", "_POSSIBLE_WFP8A16_KERNELS")
+    lists: tuple[str, ...] = ("_POSSIBLE_FP8_KERNELS", "_POSSIBLE_FP8_BLOCK_KERNELS", "_POSSIBLE_WFP8A16_KERNELS")
 
-    def __init__(self, c: Any, layer_param_names: Any = _PARTS[:4]) -> None:
+    def __init__(self, c: Any, layer_param_names: Any = _FP8_PARTS) -> None:
         self._given = (c, layer_param_names)
         self.config, self.layer_param_names = c, layer_param_names
         if _blocks_of(c):
@@ -316,7 +324,8 @@ class TilewrightFp8LinearKernel(_Kernel, _base("FP8ScaledMMLinearKernel")):  # t
         shape = c.weight_quant_key.scale.group_shape
         blocks = _blocks_of(c)
         if blocks and (tuple(shape) != (128, 128) or k % 128):
-            return False, f"weight blocks of {tuple(shape)} in {k} columns are not supported; use 128 x 128, and k a multiple of 128"
+            what = "use 128 x 128, and k a multiple of 128"
+            return False, f"weight blocks of {tuple(shape)} in {k} columns are not supported; {what}"
         format, activation = _fp8(c)
         return _answer(why_not(format, n, k, activation, c.input_dtype, _device()))
 
@@ -342,7 +351,7 @@ class TilewrightFp8LinearKernel(_Kernel, _base("FP8ScaledMMLinearKernel")):  # t
 
 def _blocks_of(c: Any) -> bool:
     shape = c.weight_quant_key.scale.group_shape
-    return shape.row > 1 and shape.col > 1
+    return bool(shape.row > 1 and shape.col > 1)
 
 
 def _fp8(c: Any) -> tuple[str, str | None]:
@@ -377,7 +386,8 @@ class TilewrightMxfp8LinearKernel(_Kernel, _base("Mxfp8LinearKernel")):  # type:
 
     def read(self, layer: Any) -> tuple[QuantizedWeight, str | None, Tensor | None, torch.dtype]:
         codes, scales = _host(layer.weight), _host(layer.weight_scale)
-        weight = QuantizedWeight.from_streams([codes.view(torch.uint8), scales.view(torch.uint8)], "mxfp8", *codes.shape)
+        streams = [codes.view(torch.uint8), scales.view(torch.uint8)]
+        weight = QuantizedWeight.from_streams(streams, "mxfp8", *codes.shape)
         return weight, default_activation("mxfp8", _device()), None, _dtype_of(layer)
 
 

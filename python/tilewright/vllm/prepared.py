@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,9 @@ def default_activation(weight: str, device: torch.device) -> str | None:
     return "q8_1"
 
 
-def why_not(weight: str, n: int, k: int, activation: str | None, dtype: torch.dtype, device: torch.device) -> str | None:
+def why_not(
+    weight: str, n: int, k: int, activation: str | None, dtype: torch.dtype, device: torch.device
+) -> str | None:
     """Why no fast kernel of the device computes y[m, n] = x[m, k] w[n, k]^T; None if one does."""
     try:
         ready()
@@ -153,4 +156,5 @@ class Prepared(nn.Module):
 
     @property
     def weight(self) -> QuantizedWeight:
-        return self.layers[0].weight  # type: ignore[no-any-return]
+        layer: Any = self.layers[0]
+        return layer.weight  # type: ignore[no-any-return]
