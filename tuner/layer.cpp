@@ -59,7 +59,7 @@ LayerProblems problems_of(Gemm g, const Arch& arch, const LayerOptions& options)
   const bool casts = options.x_from && !(*options.x_from == g.x);
   if (casts && g.x_from && !(*g.x_from == *options.x_from))
     refuse_x_from(*options.x_from, fmt::format("must be {}, as in the problem, or none", g.x_from->name()));
-  if (g.x_from || (casts && arch.cpu)) {  // quantized within every launch
+  if (g.x_from || (casts && arch.cpu)) {                // quantized within every launch
     if (options.pack) g = *packed(g, arch).as<Gemm>();  // first: with groups x_from needs panels
     if (casts) g.x_from = options.x_from;
     return {Problem(g)};

@@ -43,7 +43,7 @@ std::vector<std::size_t> places(const Arch& target, std::size_t number, std::siz
 
 // A module's variables: the knobs, plans made of them, tables that are read. Loading takes 5 us more for each.
 // Constants that are not among TW_CONSTANTS count too, and there would be hundreds.
-constexpr std::size_t kMostVariables = 4;
+constexpr std::size_t kMostVariables = 5;
 
 void compile_some(const Problem& problem, std::size_t which, std::size_t number) {
   const Arch& target = archs()[number];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of all formats that have panels, what these hold. Formats that differ only in where they keep their bytes share an
-// entry, because the native kernels have an instance for each.
+// What panels hold, of all formats that have native kernels. Formats that differ only in where they keep their bytes
+// share an entry, because the native kernels have an instance for each.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ inline constexpr PanelCodes kEachPanelCodes[] = {
 constexpr bool is_first_of_its_panels(std::size_t format) {
   for (std::size_t i = 0; i < format; ++i)
     if (kEachPanelCodes[i] == kEachPanelCodes[format]) return false;
-  return kEachPanelCodes[format].bits > 0;
+  return kEachPanelCodes[format].native();
 }
 constexpr std::size_t different_panels() {
   std::size_t count = 0;
