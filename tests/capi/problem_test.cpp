@@ -252,9 +252,11 @@ TEST_CASE("every format encodes and decodes through its streams") {
     for (size_t k = 0; k < values.size(); ++k)
       worst = std::max(worst, std::fabs(static_cast<double>(values[k] - decoded[k])));
     // Half a step of two bits over -7 to 7; of formats whose scale is the mean magnitude, that mean, 3.73, rounded up.
-    const bool mean_scaled =
-        std::string_view(f.name).find("sign") == 0 || std::string_view(f.name).find("ternary") == 0;
-    CHECK(worst <= (mean_scaled ? 3.75 : 2.4));
+    // Lists of vectors of fewer bits lose most of the least elements.
+    const std::string_view name = f.name;
+    const bool listed = name.starts_with("iq1") || name.starts_with("iq2");
+    const bool mean_scaled = name.starts_with("sign") || name.starts_with("ternary") || name.starts_with("tq");
+    CHECK(worst <= (listed ? 5.0 : mean_scaled ? 3.75 : 2.4));
     CHECK(decoded[0] < decoded[14]);
     if (f.block > 1)
       CHECK(failure([&](tw_error** e) {
