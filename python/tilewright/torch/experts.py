@@ -20,8 +20,8 @@ from .modules import QuantizedWeight
 
 class QuantizedExperts(nn.Module):
     """y[i] = x[i] w[e]^T + bias[e] for the rows i of expert e, without gradients. weight: [experts * n, k], the
-    experts' matrices one after the other, of a format without a factor for the tensor. bias: [experts, n] or None. activation:
-    to what x is quantized, or None. dtype: of x, y and bias, which are float32, float16 or bfloat16.
+    experts' matrices one after the other, of a format without a factor for the tensor. bias: [experts, n] or None.
+    activation: to what x is quantized, or None. dtype: of x, y and bias: float32, float16 or bfloat16.
 
     Prepares its kernels for any number of rows, and keeps a copy of the weight in its device's order. May be called
     from any thread and captured in CUDA graphs. Raises InvalidArgument for shapes, and Unsupported where the device has

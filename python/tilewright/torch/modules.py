@@ -247,9 +247,8 @@ class QuantizedLinear(nn.Module):
     dtype prepares kernels, which may compile for seconds, and reorders w for them. CUDA graph capture refuses that:
     call tilewright.torch.warm() first. On a CPU kernels compute layers with activation="q8_1" or FP8 weights; packed
     copies of w are made on first use and kept, unless the layer's own warm() has reordered w. PyTorch computes other
-    layers. With activation=None a call with another
-    dtype reorders w again: then do not replay graphs that hold its earlier launches. Raises InvalidArgument or
-    Unsupported for formats that do not fit."""
+    layers. With activation=None a call with another dtype reorders w again: then do not replay graphs that hold its
+    earlier launches. Raises InvalidArgument or Unsupported for formats that do not fit."""
 
     defaults: ClassVar[dict[str, Any]] = {"weight": "q4_0", "activation": None}
     """Of from_linear() and the rules of replace_linears()."""

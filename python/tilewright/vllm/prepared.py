@@ -17,9 +17,9 @@ from vllm.platforms import current_platform
 from .. import codec
 from .._errors import TilewrightError, Unsupported
 from ..engine import Engine
-from ..layer import layer_problems
 from ..torch import QuantizedLinear, QuantizedWeight, _cpu, _cuda, set_engine
 from ..torch._spec import FORMATS, gemm_text
+from ..torch.experts import check_fast
 
 logger = init_logger("vllm.tilewright")  # under vLLM's name, so that its handlers print it
 
@@ -110,9 +110,7 @@ def _check(weight: str, n: int, k: int, activation: str | None, dtype: torch.dty
         return
     gpu = _cuda.device(torch.cuda.current_device() if device.index is None else device.index)
     problem, x_from = _cuda.wanted(text, dtype)
-    main = layer_problems(problem, gpu.arch, x_from=x_from).main
-    if "reference" in _cuda.engine().plan(main, gpu)[0].candidate:
-        raise Unsupported("problem", str(main), f"must be one that {gpu.arch} has fast kernels for")
+    check_fast(problem, x_from, gpu)
 
 
 class Prepared(nn.Module):

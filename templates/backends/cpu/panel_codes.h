@@ -65,8 +65,8 @@ struct PanelCodes {
   constexpr bool exact() const { return scale == PanelScale::none; }  // sums of products are integers throughout
   constexpr int factors() const { return (exact() ? 0 : scales) + (minima ? scales : 0); }  // of a row of a block
   constexpr int head_bytes() const { return scale == PanelScale::row ? 4 * kPanel : 0; }    // in front of a panel
-  // Whether native kernels have an instance for it. Formats of grids would be two thirds of the time that all take to
-  // compile; without libLLVM the reference computes them.
+  // Whether native kernels have an instance for it. Formats of grids have none, so that the library compiles in less
+  // time; without libLLVM the reference computes them.
   constexpr bool native() const { return bits > 0 && halvings == 0; }
   constexpr bool named() const { return levels.largest() > 0; }
   constexpr int largest() const { return named() ? levels.largest() : (1 << bits) - 1; }  // what is multiplied
