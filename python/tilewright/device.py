@@ -37,9 +37,15 @@ class Device(Handle):
         fork()."""
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise _errors.must_be("threads", repr(threads), "None, or 1 to 1024")
+        return cls._open_cpu(threads, target, None)
+
+    @classmethod
+    def _open_cpu(cls, threads: int | None, target: str | None, parallel_for: Any) -> Device:
+        """parallel_for: a C function, tw_parallel_for, whose threads compute. None: threads of the device's own."""
         handle = ctypes.c_void_p()
         name = None if target is None else _c.text(target, "target")
-        lib.tw_device_open_cpu_target(name, min(threads or 0, (1 << 31) - 1), None, None, ctypes.byref(handle))
+        run = None if parallel_for is None else ctypes.cast(parallel_for, ctypes.c_void_p)
+        lib.tw_device_open_cpu_target(name, min(threads or 0, (1 << 31) - 1), run, None, ctypes.byref(handle))
         device = cls.__new__(cls)
         device._describe(handle)
         return device

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.ops.tilewright.linear and conv on CUDA devices, over PyTorch's stable ABI: one binary for PyTorch 2.11 and
-// newer. They do what tilewright/torch/_cuda.py's linear() and conv() do, for what that has prepared and told add():
-// checks, allocations and one call of the C library. Everything else they leave to Python, by the operators
-// *_by_python: the first call of a problem, tensors that have to be converted or copied, and whatever is wrong, since
-// Python's errors name it.
+// torch.ops.tilewright.linear and conv over PyTorch's stable ABI: one binary for PyTorch 2.11 and newer. On CUDA
+// devices both, on CPUs linear alone. They do what linear() and conv() of tilewright/torch/_cuda.py and _cpu.py do, for
+// what those have prepared and told add(): checks, allocations and one call of the C library. Everything else they
+// leave to Python, by the operators *_by_python: the first call of a problem, tensors that have to be converted or
+// copied, and whatever is wrong, since Python's errors name it.
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -31,14 +33,16 @@ struct Functions {
   decltype(&tw_layer_launch_gemm) gemm;
   decltype(&tw_layer_launch_conv) conv;
   decltype(&tw_layer_scratch_bytes) scratch;
-  AOTITorchError (*current_stream)(int32_t device, void** stream);
+  AOTITorchError (*current_stream)(int32_t device, void** stream);  // null: without CUDA
 };
+
+enum Where : int32_t { kGpu = 0, kCpu = 1 };
 
 enum Dtype : int32_t { kNone = -1, kF32 = 0, kF16 = 1, kBf16 = 2 };
 
 constexpr int kMostDims = 5;
 
-// How an operator runs for one problem, GPU and dtype of x; conv for one shape and layout of x, too.
+// How an operator runs for one problem, device and dtype of x; conv for one shape and layout of x, too.
 struct Plan {
   const tw_layer* layer;
   int64_t n, k;                          // outputs and columns; of conv channels, out and in
@@ -65,7 +69,8 @@ struct Prepared {
 
 std::shared_mutex mutex;
 Functions functions{};
-std::unordered_map<std::string, std::vector<Prepared>> plans;  // by problem
+std::unordered_map<std::string, std::vector<Prepared>> plans[2];  // by Where and problem
+
 // ---- tensors
 
 void check(AOTITorchError error, const char* call) {
@@ -138,11 +143,11 @@ std::optional<Tensor> empty(const std::vector<int64_t>& sizes, bool last, int32_
 // What is found out about a call before its launches. The steps return false where Python has to do it.
 class Call {
  public:
-  Call(const Tensor& x, const std::string& problem)
-      : x_(x), place_(place_of(x)), dtype_(dtype_of(x)), sizes_(x.sizes().begin(), x.sizes().end()) {
+  Call(Where where, const Tensor& x, const std::string& problem)
+      : where_(where), x_(x), place_(place_of(x)), dtype_(dtype_of(x)), sizes_(x.sizes().begin(), x.sizes().end()) {
     std::shared_lock lock(mutex);
-    const auto of_problem = plans.find(problem);
-    if (of_problem == plans.end() || !functions.current_stream) return;
+    const auto of_problem = plans[where].find(problem);
+    if (of_problem == plans[where].end() || !functions.gemm) return;
     for (const Prepared& p : of_problem->second) {
       if (p.device != place_.index || p.dtype != dtype_ || !fits(p.plan)) continue;
       plan = p.plan;  // a copy: the state may change at any time
@@ -181,8 +186,9 @@ class Call {
     return !given || *to;
   }
 
-  // What a launch needs besides: the stream, and memory for x in its format.
+  // What a launch on a GPU needs besides: the stream, and memory for x in its format.
   bool take_stream() {
+    if (where_ == kCpu) return true;
     if (call.current_stream(place_.index, &stream) != AOTI_TORCH_SUCCESS) return false;
     const size_t bytes = call.scratch(plan.layer, rows);
     if (bytes == 0) return true;
@@ -213,6 +219,7 @@ class Call {
            (p.last ? has_channels_last(x_, sizes_) : x_.is_contiguous());
   }
 
+  Where where_;
   const Tensor& x_;
   Place place_;
   int32_t dtype_;
@@ -234,9 +241,9 @@ Tensor by_python(const char* name, StableIValue (&stack)[N]) {
 
 // ---- the operators
 
-std::optional<Tensor> launch_linear(const Tensor& x, const std::vector<Tensor>& weight,
+std::optional<Tensor> launch_linear(Where where, const Tensor& x, const std::vector<Tensor>& weight,
                                     const std::optional<Tensor>& bias, const std::string& problem) {
-  Call c(x, problem);
+  Call c(where, x, problem);
   tw_gemm_args args = TW_GEMM_ARGS_INIT;
   if (!c.found || !c.take_x(c.plan.k) || !c.take_weight(weight) || !c.take(bias, c.plan.bias, c.plan.n, &args.bias) ||
       !c.take_stream()) {
@@ -254,17 +261,18 @@ std::optional<Tensor> launch_linear(const Tensor& x, const std::vector<Tensor>& 
   return y;
 }
 
+template <Where where>
 Tensor linear(const Tensor& x, const std::vector<Tensor>& weight, const std::optional<Tensor>& bias,
               const std::string& problem) {
   using torch::stable::detail::from;
-  if (std::optional<Tensor> y = launch_linear(x, weight, bias, problem)) return *y;
+  if (std::optional<Tensor> y = launch_linear(where, x, weight, bias, problem)) return *y;
   StableIValue stack[] = {from(x), from(weight), from(bias), from(problem)};
-  return by_python("tilewright::linear_by_python", stack);
+  return by_python(where == kCpu ? "tilewright::cpu_linear_by_python" : "tilewright::linear_by_python", stack);
 }
 
 std::optional<Tensor> launch_conv(const Tensor& x, const std::vector<Tensor>& weight, const std::optional<Tensor>& bias,
                                   const std::optional<Tensor>& amax, const std::string& problem) {
-  Call c(x, problem);
+  Call c(kGpu, x, problem);
   tw_conv_args args = TW_CONV_ARGS_INIT;
   const void* largest = nullptr;
   if (!c.found || !c.take_x(c.plan.k) || !c.take_weight(weight) || !c.take(bias, c.plan.bias, c.plan.n, &args.bias) ||
@@ -290,9 +298,26 @@ Tensor conv(const Tensor& x, const std::vector<Tensor>& weight, const std::optio
 }
 
 STABLE_TORCH_LIBRARY_IMPL(tilewright, CUDA, library) {
-  library.impl("linear", TORCH_BOX(&linear));
+  library.impl("linear", TORCH_BOX(&linear<kGpu>));
   library.impl("conv", TORCH_BOX(&conv));
 }
+
+STABLE_TORCH_LIBRARY_IMPL(tilewright, CPU, library) { library.impl("linear", TORCH_BOX(&linear<kCpu>)); }
+
+// ---- PyTorch's threads
+
+// The blocks of one launch. Threads take the next one each, since some blocks take longer than others.
+struct Blocks {
+  void take() {
+    for (int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) block(context, i);
+  }
+  int64_t count;
+  tw_block block;
+  void* context;
+  std::atomic<int64_t> next{0};
+};
+
+const pid_t loaded_by = getpid();
 
 }  // namespace
 
@@ -308,13 +333,26 @@ EXPORT void tilewright_torch_bind(const Functions* given) {
   functions = *given;
 }
 
-// The layer of a plan must live until no call can have found it: tilewright.torch keeps them for good.
-EXPORT void tilewright_torch_add(const char* problem, int32_t device, int32_t x, const Plan* plan) {
+// The layer of a plan must live until no call can have found it: tilewright.torch keeps them for good. device: a GPU's
+// index, -1 for the CPU.
+EXPORT void tilewright_torch_add(const char* problem, int32_t where, int32_t device, int32_t x, const Plan* plan) {
   std::unique_lock lock(mutex);
-  plans[problem].push_back({device, torch_dtype(x), *plan});
+  plans[where][problem].push_back({device, torch_dtype(x), *plan});
 }
 
-EXPORT void tilewright_torch_forget() {
+EXPORT void tilewright_torch_forget(int32_t where) {
   std::unique_lock lock(mutex);
-  plans.clear();
+  plans[where].clear();
+}
+
+// A tw_parallel_for on the threads of PyTorch's operators. They spin for a while after each operator, so that threads
+// of our own would wait for a CPU. In a child of fork() the caller computes alone: OpenMP's threads are its parent's.
+EXPORT void tilewright_torch_parallel_for(void*, int64_t count, tw_block block, void* context) {
+  Blocks blocks{count, block, context};
+  uint32_t threads = 1;
+  if (getpid() == loaded_by && torch_get_num_threads(&threads) == AOTI_TORCH_SUCCESS && threads > 1) {
+    const auto take = [](int64_t, int64_t, void* of) { static_cast<Blocks*>(of)->take(); };
+    torch_parallel_for(0, std::min<int64_t>(threads, count), 1, take, &blocks);
+  }
+  blocks.take();  // whatever is left
 }

@@ -2,7 +2,11 @@
 """Linear layers on this machine's CPU: kernels where x is q8_1 or w FP8, PyTorch on decoded operands elsewhere."""
 
 import copy
+import ctypes
 import gc
+import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -10,19 +14,36 @@ import tilewright as tw
 import tilewright.torch as twt
 import torch
 import torch.utils.flop_counter
-from tilewright.torch import QuantizedLinear, _cpu, linear, ops, pack, unpack
+from tilewright.torch import QuantizedLinear, _cpu, _stable, linear, ops, pack, unpack
 from torch_support import assert_close, expected, values
+
+_PATHS = {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 pytestmark = pytest.mark.skipif(tw.Device.cpu(1).arch == "x86-64", reason="this CPU has no kernels")
 
 
-@pytest.fixture(autouse=True)
-def kernels(monkeypatch):
-    """Counts what kernels compute."""
+@pytest.fixture(autouse=True, params=["python", "stable"])
+def kernels(request, monkeypatch):
+    """Counts what kernels compute, launched by Python alone or by libtilewright_torch where it can."""
     calls = []
     run = _cpu.linear
-    monkeypatch.setattr(_cpu, "linear", lambda *a: calls.append(a[0].layer) or run(*a))
+    monkeypatch.setattr(_cpu, "linear", lambda *a: calls.append("python") or run(*a))
+    if request.param == "python":
+        monkeypatch.setattr(_stable, "add_cpu", lambda *a: None)
+    elif _stable.info().ops != "stable":
+        pytest.skip(f"needs libtilewright_torch: {_stable.info().why}")
+    else:
+        at, c = ctypes.c_void_p, tw._c.lib.cdll
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int32, at, at, at, at)
+        launch = prototype(ctypes.cast(c.tw_layer_launch_gemm, at).value)
+        counted = prototype(lambda *a: calls.append("stable") or launch(*a))
+        _stable.bind(counted, None, None, None)
+    _cpu.forget()
     yield calls
+    _cpu.forget()
+    if request.param == "stable":
+        _stable._library.tilewright_torch_bind(_stable._Functions())  # as it was
+        _stable._bound = False
 
 
 def plain(layer, x):
@@ -170,9 +191,11 @@ def test_exact_x_by_fp8_weights_has_kernels(kernels, weight, activation, dtype):
 
 
 def test_no_dispatcher_where_nothing_would_see_the_call(kernels, monkeypatch):
+    """If the operator is Python's, since the dispatcher's call of Python takes longer than a small layer."""
     layer, x = layer_of(), torch.randn(2, 256)
     seen = []
     op = ops._LINEAR_OP
+    monkeypatch.setattr(ops, "_BY_PYTHON", True)
     monkeypatch.setattr(ops, "_LINEAR_OP", lambda *a: seen.append(1) or op(*a))
     with torch.no_grad():
         y = layer(x)
@@ -216,8 +239,8 @@ def test_exact_activations_are_not_rounded(kernels):
 
 def test_weights_are_packed_once_and_again_when_written(kernels, monkeypatch):
     packs = []
-    run = tw.Layer.pack
-    monkeypatch.setattr(tw.Layer, "pack", lambda *a, **k: packs.append(1) or run(*a, **k))
+    run = ops.pack
+    monkeypatch.setattr(ops, "pack", lambda *a, **k: packs.append(1) or run(*a, **k))
     layer, other = layer_of(), layer_of()
     x = torch.randn(2, 256)
     first = layer(x)
@@ -237,6 +260,18 @@ def test_weights_are_packed_once_and_again_when_written(kernels, monkeypatch):
     assert layer_of().state_dict()["weight.data"].numel() == 48 * 256 // 32 * 18  # as the format stores it
 
 
+def test_streams_of_the_callers_are_packed_once_and_again_when_written(kernels, monkeypatch):
+    packs = []
+    run = tw.Layer.pack
+    monkeypatch.setattr(tw.Layer, "pack", lambda *a, **k: packs.append(1) or run(*a, **k))
+    layer, x = layer_of(bias=False), torch.randn(2, 256)
+    streams, text = layer.weight.streams, layer.problem()
+    first = linear(x, streams, None, text)
+    assert torch.equal(linear(x, streams, None, text), first) and len(packs) == 1
+    streams[0].copy_(torch.roll(streams[0], 1, 0))
+    assert not torch.equal(linear(x, streams, None, text), first) and len(packs) == 2
+
+
 def test_gradients_are_straight_through(kernels):
     layer = layer_of()
     x = torch.randn(3, 256, requires_grad=True)
@@ -252,9 +287,9 @@ def test_inference_mode_and_panels_of_the_callers(kernels):
         x = torch.randn(5, 256)
         y = layer(x)
         text = layer.problem() + " pack=panels"
-        panels = pack(layer.weight.streams, text)
+        panels = pack(layer.weight.stored(), text)
         assert torch.equal(linear(x, panels, None, text), y)
-        assert all(torch.equal(a.flatten(), b.flatten()) for a, b in zip(unpack(panels, text), layer.weight.streams))
+        assert all(torch.equal(a.flatten(), b.flatten()) for a, b in zip(unpack(panels, text), layer.weight.stored()))
         _cpu.enable(False)
         try:
             close(linear(x, panels, None, text), y)
@@ -268,6 +303,24 @@ def test_compiled_and_scripted_by_export():
     x = torch.randn(3, 256)
     assert torch.equal(torch.compile(layer, backend="eager", fullgraph=True)(x), layer(x))
     assert torch.equal(torch.export.export(layer, (x,)).module()(x), layer(x))
+
+
+_FORK = """
+import os, torch, tilewright.torch as twt
+torch.set_num_threads(2)
+layer = twt.QuantizedLinear.from_linear(torch.nn.Linear(256, 4096), weight="q8_0", activation="q8_1")
+x = torch.randn(1, 256)
+with torch.no_grad():
+    y = layer(x)
+    if (child := os.fork()) == 0:
+        os._exit(0 if layer(x).equal(y) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and layer(x).equal(y)
+"""
+
+
+def test_a_child_of_fork_computes():
+    """Where OpenMP's threads are its parent's."""
+    subprocess.run([sys.executable, "-c", _FORK], check=True, timeout=120, env={**os.environ, **_PATHS})
 
 
 # ---- w in panels alone

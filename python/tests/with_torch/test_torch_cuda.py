@@ -539,7 +539,7 @@ def test_through_the_library(double, gpu, cache, monkeypatch, implementation, re
                 linear(x, [torch.empty(40 * 48 + 1, dtype=torch.uint8)[1:], weight[1]], bias, text)
         finally:
             _cuda.forget_plans()
-            _cuda._retired.clear()
+            _cuda.retired.clear()
             twt.set_engine(None)
 
 

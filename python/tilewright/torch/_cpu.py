@@ -21,7 +21,7 @@ from .._errors import InvalidArgument, Unsupported, must_be
 from ..device import Device
 from ..layer import Layer, layer_problems
 from ..problem import Problem
-from . import _cuda
+from . import _cuda, _stable
 from ._spec import DTYPES, FORMATS, Spec, by_name, spec
 
 # The limit of decoded weights by default.
@@ -47,11 +47,11 @@ class Plan(NamedTuple):
 
 
 def device() -> Device:
-    """The CPU, with as many threads as PyTorch's operators at first use."""
+    """The CPU, with as many threads as PyTorch's operators at first use: theirs, where libtilewright_torch is."""
     global _device
     with _lock:
         if _device is None:
-            _device = Device.cpu(torch.get_num_threads())
+            _device = Device._open_cpu(torch.get_num_threads(), None, _stable.parallel_for())
         return _device
 
 
@@ -64,11 +64,14 @@ def enable(on: bool) -> None:
     """Sets whether kernels compute on CPUs, or PyTorch alone."""
     global enabled
     enabled = on
+    forget()
 
 
 def forget() -> None:
-    """Prepares everything anew when it is next needed."""
+    """Prepares everything anew when it is next needed. A call of another thread may have found an old plan."""
     with _lock:
+        _stable.forget(cpu=True)
+        _cuda.retired.extend(plan.layer for plan in _plans.values() if plan is not None)
         _plans.clear()
         _warned.clear()
 
@@ -87,7 +90,9 @@ def plan(problem: str, dtype: torch.dtype) -> Plan | None:
         pass
     with _lock:
         if key not in _plans:
-            _plans[key] = _make(problem, dtype)
+            _plans[key] = made = _make(problem, dtype)
+            if made is not None:
+                _stable.add_cpu(problem, dtype, made)
         return _plans[key]
 
 

@@ -32,7 +32,7 @@ _devices: dict[int, Device] = {}
 _plans: dict[tuple[str, int, torch.dtype], _Plan] = {}
 _conv_plans: dict[tuple[str, int, torch.dtype, tuple[int, ...], bool], _ConvPlan] = {}
 _kernels: dict[tuple[str, int], Kernel] = {}
-_retired: list[Kernel | Layer] = []
+retired: list[Kernel | Layer] = []
 also_forgotten: list[Callable[[], None]] = []
 
 
@@ -56,8 +56,8 @@ def set_engine(engine: Engine | None) -> None:
 def forget_plans() -> None:
     """Prepares everything anew when it is next needed. CUDA graphs may launch the old kernels, so they are kept."""
     with _lock:
-        _retired.extend(_kernels.values())
-        _retired.extend(plan.layer for plan in (*_plans.values(), *_conv_plans.values()))
+        retired.extend(_kernels.values())
+        retired.extend(plan.layer for plan in (*_plans.values(), *_conv_plans.values()))
         _plans.clear()
         _conv_plans.clear()
         _kernels.clear()
@@ -257,18 +257,9 @@ def _scratch(use: Layer, rows: int, index: int) -> Tensor | None:
 _raised = threading.local()
 
 
-def linear_by_python(*arguments: Any) -> list[Tensor]:
-    """linear() for libtilewright_torch."""
-    return _caught(linear, arguments)
-
-
-def conv_by_python(*arguments: Any) -> list[Tensor]:
-    """conv() for libtilewright_torch."""
-    return _caught(conv, arguments)
-
-
-def _caught(function: Any, arguments: Any) -> list[Tensor]:
-    """Returns y, or nothing and the message: no exception can cross PyTorch's stable ABI."""
+def caught(function: Any, *arguments: Any) -> list[Tensor]:
+    """Calls a function for libtilewright_torch. Returns y, or nothing and the message: no exception can cross PyTorch's
+    stable ABI."""
     try:
         return [function(*arguments)]
     except BaseException as error:
@@ -278,7 +269,7 @@ def _caught(function: Any, arguments: Any) -> list[Tensor]:
 
 
 def cause(error: RuntimeError) -> BaseException:
-    """The exception that _caught() kept, if `error` reports it."""
+    """The exception that caught() kept, if `error` reports it."""
     raised: BaseException | None = _raised.__dict__.pop("error", None)
     return raised if raised is not None and str(raised) in str(error) else error
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """libtilewright_torch: C++ operators over PyTorch's stable ABI (python/torch_ops), loaded from libtilewright_c's
-folder. It launches plans that _cuda.py has prepared and registered, and calls _cuda.py for all else: without it results
-are the same, but calls take longer."""
+folder. It launches plans that _cuda.py and _cpu.py have prepared and registered, and calls them for all else: without
+it results are the same, but calls take longer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "libtilewright_torch.so"
 
 
 class Info(NamedTuple):
-    """What computes torch.ops.tilewright.linear and conv on a GPU. ops: "stable" is libtilewright_torch, "python" its
+    """What computes torch.ops.tilewright.linear, and conv on a GPU. ops: "stable" is libtilewright_torch, "python" its
     fall-back. library: its file, opened or not. why: the reason for the fall-back, else None."""
 
     ops: str
@@ -78,15 +78,17 @@ def _load() -> tuple[Any, Info]:
 
 _EXPORTS: dict[str, tuple[Any, ...]] = {
     "tilewright_torch_bind": (ctypes.POINTER(_Functions),),
-    "tilewright_torch_add": (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Plan)),
-    "tilewright_torch_forget": (),
+    "tilewright_torch_add": (ctypes.c_char_p, *[ctypes.c_int32] * 3, ctypes.POINTER(_Plan)),
+    "tilewright_torch_forget": (ctypes.c_int32,),
+    "tilewright_torch_parallel_for": (),
 }
+_GPU, _CPU = 0, 1  # Where of ops.cpp
 
 _library, _info = _load()
 _bound = False
 
 registered: bool = _library is not None
-"""Whether the operators of CUDA tensors are the library's."""
+"""Whether the operators are the library's."""
 
 
 def info() -> Info:
@@ -96,16 +98,23 @@ def info() -> Info:
 
 def _bind() -> bool:
     """Gives the library the functions that it calls, once. False where it cannot be used."""
-    if _bound or _info.ops != "stable" or not torch.version.cuda:
+    if _bound or _info.ops != "stable":
         return _bound
-    folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
-    try:  # from the library that PyTorch itself has open
-        current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
-    except (OSError, AttributeError):
-        return False
+    current = None
+    if torch.version.cuda:
+        folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
+        try:  # from the library that PyTorch itself has open
+            current = ctypes.CDLL(os.path.join(folder, "libtorch_cuda.so")).aoti_torch_get_current_cuda_stream
+        except (OSError, AttributeError):
+            return False
     c = _c.lib.cdll
     bind(c.tw_layer_launch_gemm, c.tw_layer_launch_conv, c.tw_layer_scratch_bytes, current)
     return True
+
+
+def parallel_for() -> Any:
+    """A tw_parallel_for on the threads of PyTorch's operators; None: not available."""
+    return _library.tilewright_torch_parallel_for if _info.ops == "stable" else None
 
 
 def bind(*functions: Any) -> None:
@@ -113,7 +122,7 @@ def bind(*functions: Any) -> None:
     global _bound
     if len(functions) != len(_Functions._fields_):
         raise TypeError(f"bind() takes {len(_Functions._fields_)} functions (got {len(functions)})")
-    addresses = (ctypes.cast(function, ctypes.c_void_p) for function in functions)
+    addresses = (None if function is None else ctypes.cast(function, ctypes.c_void_p) for function in functions)
     _library.tilewright_torch_bind(_Functions(*addresses))
     _bound = True
 
@@ -122,7 +131,14 @@ def add(problem: str, index: int, dtype: torch.dtype, plan: Any) -> None:
     """Registers a _Plan of _cuda.py, if the library can run it: x must not need PyTorch's arithmetic."""
     if _serves(plan, dtype):
         s = plan.spec
-        _add(problem, index, dtype, plan, n=s.n, k=s.k)
+        _add(problem, _GPU, index, dtype, plan, n=s.n, k=s.k)
+
+
+def add_cpu(problem: str, dtype: torch.dtype, plan: Any) -> None:
+    """The same for a Plan of _cpu.py, whose weight has to be in panels. PyTorch computes an activation."""
+    s = plan.spec
+    if s.packed and s.act is None and _bind():
+        _add(problem, _CPU, -1, dtype, plan, n=s.n, k=s.k)
 
 
 def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int], last: bool, plan: Any) -> None:
@@ -132,7 +148,7 @@ def add_conv(problem: str, index: int, dtype: torch.dtype, shape: Sequence[int],
         more: dict[str, Any] = {"dims": len(shape), "last": int(last), "amax": int(s.block > 0)}
         for name, extents in (("x", shape), ("out", (shape[0], s.k, *s.out(shape[2:])))):
             more[name] = (ctypes.c_int64 * 5)(*extents)
-        _add(problem, index, dtype, plan, n=s.k, k=s.c, **more)
+        _add(problem, _GPU, index, dtype, plan, n=s.k, k=s.c, **more)
 
 
 def _serves(plan: Any, dtype: torch.dtype) -> bool:
@@ -140,15 +156,15 @@ def _serves(plan: Any, dtype: torch.dtype) -> bool:
     return "global" not in x.streams and (x.name not in DTYPES or FORMATS[dtype] == x.name) and _bind()
 
 
-def _add(problem: str, index: int, dtype: torch.dtype, plan: Any, **more: Any) -> None:
+def _add(problem: str, where: int, index: int, dtype: torch.dtype, plan: Any, **more: Any) -> None:
     s = plan.spec
     given = _Plan(layer=plan.layer._open().value, y=_DTYPES[s.dtype], **more)
     given.bias = -1 if s.bias is None else _DTYPES[s.bias]
     given.weight_bytes[:] = [s.streams.get(name, 0) for name in ("data", "scales", "global")]
-    _library.tilewright_torch_add(problem.encode(), index, _DTYPES[dtype], given)
+    _library.tilewright_torch_add(problem.encode(), where, index, _DTYPES[dtype], given)
 
 
-def forget() -> None:
-    """Forgets all."""
+def forget(cpu: bool = False) -> None:
+    """Forgets all plans of GPUs, or all of the CPU."""
     if _bound:
-        _library.tilewright_torch_forget()
+        _library.tilewright_torch_forget(_CPU if cpu else _GPU)

@@ -413,7 +413,7 @@ class QuantizedLinear(nn.Module):
             x = x.index_select(-1, order)
         weight: Any = self._modules["weight"]
         wanted = self.activation or FORMATS[dtype]
-        moves = x.is_cuda or (weight.tiles is not None and _cpu.has(x))
+        moves = x.is_cuda or _cpu.has(x)
         if moves and (weight.tiles != wanted or (dtype, True) not in self._texts):
             if not torch.compiler.is_compiling() and type(x) in (Tensor, nn.Parameter):
                 self.arrange(dtype)
@@ -429,10 +429,10 @@ class QuantizedLinear(nn.Module):
         return ops.linear(x, weight.streams, bias, self._texts[dtype, tiles is not None])
 
     def arrange(self, dtype: torch.dtype) -> None:
-        """Reorders w for the kernels of its device for x of a dtype, if needed. (forward() does on a GPU, in eager
-        mode.) Raises WouldTune if it is needed during the capture of a CUDA graph."""
+        """Reorders w for the kernels of its device for x of a dtype, if needed. (forward() does in eager mode.) Raises
+        WouldTune if it is needed during the capture of a CUDA graph."""
         weight, text = self.weight, self._texts[dtype, False]
-        if weight.tiles == self._x(dtype) and (dtype, True) in self._texts:
+        if (weight.tiles == self._x(dtype) and (dtype, True) in self._texts) or weight.device.type == "meta":
             return
         if _cpu.has(weight.data):
             takes = _cpu.plan(text, dtype) is not None

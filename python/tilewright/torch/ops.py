@@ -22,6 +22,7 @@ says how far kernels may differ."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -57,7 +58,8 @@ def _define(schema: str, cpu: Any, cuda: Any, fake: Any) -> None:
     """cuda: None where libtilewright_torch has the operator."""
     name = schema.partition("(")[0]
     _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    _library.impl(name, cpu, "CPU")  # type: ignore[no-untyped-call]
+    if cpu is not None:
+        _library.impl(name, cpu, "CPU")  # type: ignore[no-untyped-call]
     if cuda is not None:
         _library.impl(name, cuda, "CUDA")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"tilewright::{name}", fake, lib=_library)
@@ -65,8 +67,10 @@ def _define(schema: str, cpu: Any, cuda: Any, fake: Any) -> None:
 
 def _define_by_python(name: str, schema: str, function: Any) -> None:
     """What libtilewright_torch calls, on any device."""
-    _library.define(f"{name}_by_python{schema}Tensor[]")  # type: ignore[no-untyped-call]
-    _library.impl(f"{name}_by_python", function, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+    name = f"{name}_by_python"
+    _library.define(f"{name}{schema}Tensor[]")  # type: ignore[no-untyped-call]
+    caught = functools.partial(_cuda.caught, function)
+    _library.impl(name, caught, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 
 
 # ---- linear
@@ -101,8 +105,10 @@ def _linear_fake(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, probl
 
 
 _LINEAR = "(Tensor x, Tensor[] weight, Tensor? bias, str problem) -> "
-_define(f"linear{_LINEAR}Tensor", _linear_cpu, None if _stable.registered else _cuda.linear, _linear_fake)
-_define_by_python("linear", _LINEAR, _cuda.linear_by_python)
+_linears = (None, None) if _stable.registered else (_linear_cpu, _cuda.linear)
+_define(f"linear{_LINEAR}Tensor", *_linears, _linear_fake)
+_define_by_python("linear", _LINEAR, lambda *given: _cuda.linear(*given))
+_define_by_python("cpu_linear", _LINEAR, _linear_cpu)
 _LINEAR_OP = torch.ops.tilewright.linear.default  # looked up once
 _BY_PYTHON = not _stable.registered
 
@@ -175,7 +181,7 @@ def _linear(x: Tensor, weight: Sequence[Tensor], bias: Tensor | None, problem: s
     if not isinstance(weight, (list, tuple)):  # which the dispatcher takes
         weight = list(weight)
     if not (torch.is_grad_enabled() and (x.requires_grad or (bias is not None and bias.requires_grad))):
-        if (x.is_cpu or _BY_PYTHON) and not torch.compiler.is_compiling() and _unseen():
+        if _BY_PYTHON and not torch.compiler.is_compiling() and _unseen():
             if x.is_cpu:
                 return _linear_cpu(x, weight, bias, problem)
             if x.is_cuda:
@@ -370,7 +376,7 @@ _define(
     None if _stable.registered else _cuda.conv,
     _conv_fake,
 )
-_define_by_python("conv", _CONV, _cuda.conv_by_python)
+_define_by_python("conv", _CONV, lambda *given: _cuda.conv(*given))
 _CONV_OP = torch.ops.tilewright.conv.default
 
 
