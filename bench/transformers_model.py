@@ -13,6 +13,7 @@ import argparse
 import json
 import pathlib
 import statistics
+import subprocess
 import sys
 import time
 
@@ -28,7 +29,7 @@ PROMPT = (
 def load(way: str, file: pathlib.Path, device: str):
     """The model the way named: torch's floats, or Tilewright's layers with that activation."""
     of = transformers.AutoModelForCausalLM
-    place = {"gguf_file": file.name, "dtype": torch.bfloat16 if "bf16" in way else torch.float32}
+    place = {"gguf_file": file.name, "dtype": torch.bfloat16 if "bf16" in way.split() else torch.float32}
     if way.startswith("torch"):
         return of.from_pretrained(file.parent, **place).to(device).eval()
     from tilewright.transformers import from_pretrained
@@ -46,6 +47,17 @@ def generate(model, prompt, tokens: int):
     start = time.perf_counter()
     out = model.generate(**prompt, max_new_tokens=tokens + 1, min_new_tokens=tokens + 1, **config)
     return out[0].tolist(), tokens / (time.perf_counter() - start - first), first
+
+
+def commit() -> str:
+    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def processor(device: str) -> str:
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
 
 
 def main() -> int:
@@ -103,7 +115,9 @@ def main() -> int:
         )
         print(json.dumps(report[-1]), flush=True)
     if given.out:
-        given.out.write_text(json.dumps({"file": given.file.name, "threads": given.threads, "ways": report}, indent=1))
+        about = {"commit": commit(), "file": given.file.name, "device": processor(given.device), "threads": given.threads}
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        given.out.write_text(json.dumps({**about, **versions, "ways": report}, indent=1) + "\n")
     return 0
 
 

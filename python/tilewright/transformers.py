@@ -205,14 +205,13 @@ def from_pretrained(
     file has in a quantized format, in any order of rows, replace those floats. `model.hf_quantizer.report` says which
     were not replaced. Needs the package gguf. output_embedding: if a GGUF file's output embedding shares the input
     embedding's floats, whether it becomes its own layer, as the file stores it, so that a token reads codes instead of
-    floats. None: only with an activation, since exact x multiplies floats on a CPU.
+    floats (None: yes).
 
     Raises InvalidArgument or Unsupported naming what does not fit."""
     hub = {name: arguments[name] for name in _HUB if name in arguments}
     if gguf_file is not None:
         config = TilewrightConfig(activation=activation, accum=accum)
-        output = activation is not None if output_embedding is None else output_embedding
-        return _from_gguf(model_class, path, gguf_file, config, output, arguments)
+        return _from_gguf(model_class, path, gguf_file, config, output_embedding is not False, arguments)
     if output_embedding is not None:
         raise must_be("output_embedding", output_embedding, "None: it is for gguf_file")
     config = arguments.pop("config", None) or transformers.AutoConfig.from_pretrained(path, **hub)
@@ -257,15 +256,12 @@ def _from_gguf(
 def _matched(
     model: nn.Module, file: str, options: Mapping[str, Any], shared: nn.Module | None = None
 ) -> tuple[dict[str, Any], ReplaceReport]:
-    """Matches layers of a GGUF file to those of a model loaded from it, by values, row by row: GGUF has its own names,
-    and converters reorder rows for some models. shared: a layer to match although another module has its weight,
-    too."""
-    stored: dict[tuple[Any, ...], QuantizedWeight] = {}
-    dtypes = {module.weight.dtype for module in model.modules() if isinstance(module, nn.Linear)}
+    """Matches layers of a GGUF file to those of a model loaded from it, by values, since GGUF has its own names. Converters
+    reorder rows for some models, so a matrix with the same rows in another order matches, too. shared: a layer to match
+    although another module has its weight."""
+    stored: dict[tuple[int, ...], list[_Stored]] = {}
     for _, layer in load_quantized(file):
-        values = layer.dequantize()
-        for dtype in dtypes:
-            stored.setdefault((dtype, *sorted(_rows(values.to(dtype)))), layer.weight)
+        stored.setdefault(tuple(layer.weight.shape), []).append(_Stored(layer.weight))
     users: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(parameter), []).append(name)
@@ -278,12 +274,10 @@ def _matched(
         if len(users[id(module.weight)]) > 1 and module is not shared:
             left[name] = f"shares its weight: {', '.join(users[id(module.weight)])}"
             continue
-        rows = _rows(module.weight)
-        weight = stored.get((module.weight.dtype, *sorted(rows)))
+        weight = _found(stored.get(tuple(module.weight.shape), ()), module.weight.detach().cpu())
         if weight is None:
             left[name] = "the file has no quantized matrix of these values"
             continue
-        weight = _reordered(weight, rows, module.weight.dtype)
         try:
             layers[name] = QuantizedLinear.from_weight(weight, module.bias, dtype=module.weight.dtype, **options)
         except TilewrightError as error:
@@ -294,23 +288,45 @@ def _matched(
     return layers, ReplaceReport({name: layer.extra_repr() for name, layer in layers.items()}, left, before, after)
 
 
+class _Stored:
+    """A matrix of a GGUF file."""
+
+    def __init__(self, weight: QuantizedWeight) -> None:
+        self.weight = weight
+        rows = [stream.reshape(weight.rows, -1)[:1] for stream in weight.streams]
+        self.first = QuantizedWeight.from_streams(rows, weight.format, 1, weight.cols).dequantize()[0]
+        self.digests: dict[torch.dtype, list[bytes]] = {}
+
+    def rows(self, dtype: torch.dtype) -> list[bytes]:
+        if dtype not in self.digests:
+            self.digests[dtype] = _rows(self.weight.dequantize(dtype))
+        return self.digests[dtype]
+
+
+def _found(candidates: Sequence[_Stored], values: Tensor) -> QuantizedWeight | None:
+    """The matrix of these values, with its rows in their order. The same order is tried first, which costs least."""
+    dtype = values.dtype
+    for each in candidates:
+        if torch.equal(each.first.to(dtype), values[0]) and torch.equal(each.weight.dequantize(dtype), values):
+            return each.weight
+    if not candidates:
+        return None
+    wanted = _rows(values)
+    for each in candidates:
+        if sorted(each.rows(dtype)) == sorted(wanted):
+            places: dict[bytes, list[int]] = {}
+            for index, row in enumerate(each.rows(dtype)):
+                places.setdefault(row, []).append(index)
+            streams = by_name(codec.find(each.weight.format).streams, each.weight.stored())
+            encoded = codec.Encoded(each.weight.format, each.weight.rows, each.weight.cols, *streams)
+            return host_weight(checkpoints.gather_rows(encoded, [places[row].pop(0) for row in wanted]))
+    return None
+
+
 def _rows(values: Tensor) -> list[bytes]:
     """A digest of each row of a matrix; -0 counts as 0."""
-    rows = (values.detach().cpu() + 0.0).contiguous().view(torch.uint8).numpy()
+    rows = (values + 0.0).contiguous().view(torch.uint8).numpy()
     return [hashlib.blake2b(row, digest_size=16).digest() for row in rows]
-
-
-def _reordered(weight: QuantizedWeight, rows: Sequence[bytes], dtype: torch.dtype) -> QuantizedWeight:
-    """The weight with its rows in the order of the given digests."""
-    places: dict[bytes, list[int]] = {}
-    for index, row in enumerate(_rows(weight.dequantize(dtype))):
-        places.setdefault(row, []).append(index)
-    order = [places[row].pop(0) for row in rows]
-    if order == list(range(len(order))):
-        return weight
-    streams = by_name(codec.find(weight.format).streams, weight.stored())
-    encoded = codec.Encoded(weight.format, weight.rows, weight.cols, *streams)
-    return host_weight(checkpoints.gather_rows(encoded, order))
 
 
 def _in_model(model: Any, name: str) -> str:

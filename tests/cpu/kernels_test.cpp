@@ -72,6 +72,55 @@ TEST_CASE("every kernel is right, and all give the same bits") {
       }
 }
 
+TEST_CASE("x in floats by codes: every kernel gives the bits of the decoded weights") {
+  TILEWRIGHT_NEEDS_KERNELS();
+  const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
+  int turn = 0;
+  for (const char* w : kWeights)
+    for (const std::int64_t m : {1, 5, 19}) {
+      const char* const x = kFloats[turn % 3];
+      const std::int64_t n = 48, k = columns(w, Format::parse(w).block() == 256 ? 1 : 3);
+      Operands o(gemm(w, m, n, k, "bias=f32", x)), plain(gemm("f32", m, n, k, "bias=f32", x));
+      const Gemm &g = *o.problem.as<Gemm>(), &f = *plain.problem.as<Gemm>();
+      INFO(o.problem.text());
+      for (std::size_t i = 0; i < o.spans.size(); ++i) {
+        const std::string name = o.task.buffers[i].name;
+        for (std::size_t j = 0; j < plain.spans.size(); ++j)
+          if (plain.task.buffers[j].name == name && name != "w.data")
+            std::memcpy(plain.spans[j].data(), o.spans[i].data(), o.spans[i].size());
+        if (name != "w.data") continue;
+        std::vector<std::vector<std::byte>> stored;
+        for (std::size_t s = 0; s < g.w.info().streams.size(); ++s)
+          stored.emplace_back(static_cast<std::size_t>(g.w.stream_bytes(static_cast<int>(s), n, k)));
+        stored.resize(3);
+        cpu::unpack_panels(g, o.spans[i].data(), {stored[0].data(), stored[1].data(), nullptr});
+        std::vector<float> values(static_cast<std::size_t>(n * k));
+        const float one = 1;
+        g.w.info().decode({stored[0].data(), stored[1].data(), &one}, n, k, values.data());
+        for (std::size_t j = 0; j < plain.spans.size(); ++j)
+          if (plain.task.buffers[j].name == "w.data")
+            cpu::pack_panels(f, {values.data(), nullptr, nullptr}, plain.spans[j].data());
+      }
+      SameBits bits, bits_of_floats;
+      const auto each = [&](Operands& of, SameBits& same, std::size_t step) {
+        const Family* const floats =
+            *std::ranges::find(families("gemm", host_arch()), "cpu_floats", [](const Family* f) { return f->name(); });
+        const std::vector<Candidate> all = floats->candidates(of.problem, host_arch());
+        REQUIRE(!all.empty());
+        for (std::size_t c = static_cast<std::size_t>(turn) % step % all.size(); c < all.size(); c += step) {
+          INFO(all[c].text());
+          same.require(of, device, compile(floats->source(of.problem, host_arch(), all[c]), host_arch(), llvm()));
+        }
+      };
+      each(o, bits, 5);
+      if (!g.w.info().global_for) {  // whose factor is not in the values
+        each(plain, bits_of_floats, 11);
+        CHECK(bits.bits() == bits_of_floats.bits());
+      }
+      ++turn;
+    }
+}
+
 // A compiled and a built-in kernel of each family, with every type of x, y and bias.
 TEST_CASE("random problems: compiled and built-in kernels are right and give the same bits") {
   TILEWRIGHT_NEEDS_KERNELS();
@@ -82,10 +131,11 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
       static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
                                   *kY[] = {"f32", "f16", "bf16"},
                                   *kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
-      Operands o(fmt::format("gemm x={} w={} y={} m={} n={} k={} pack=panels{}{} alpha={}{}",
-                             random() % 2 ? "q8_1" : "int8_row", w, kY[i % 3], 1 + random() % (i % 2 ? 6 : 150),
-                             16 * (1 + random() % 12), columns(w, 1 + static_cast<std::int64_t>(random() % 5)),
-                             kX[i % 4], one_of(kBias), random() % 2 ? "1" : "0.375",
+      const char* const x = i > 5 ? one_of(kFloats) : random() % 2 ? "q8_1" : "int8_row";
+      Operands o(fmt::format("gemm x={} w={} y={} m={} n={} k={} pack=panels{}{} alpha={}{}", x, w, kY[i % 3],
+                             1 + random() % (i % 2 ? 6 : 150), 16 * (1 + random() % 12),
+                             columns(w, 1 + static_cast<std::int64_t>(random() % 5)), i > 5 ? "" : kX[i % 4],
+                             one_of(kBias), random() % 2 ? "1" : "0.375",
                              !Format::parse(w).info().global_for ? ""
                              : random() % 2                      ? " global=mul"
                                                                  : " global=div"));
@@ -222,18 +272,23 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
   int turn = 0;  // so that problems compile other places of their lists
   for (const Arch& target : cpu_archs())
     for (const char* w : weights)
-      for (const std::int64_t m : {4, 33}) {
-        const bool floats = std::string(x_of(w)) != "q8_1";
+      for (const std::int64_t m : {4, 33, 6}) {  // 6: of x in floats, for a quarter of the formats
+        if (m == 6 && turn % 4 != 0) {
+          ++turn;
+          continue;
+        }
+        const bool floats = m == 6 || std::string(x_of(w)) != "q8_1";
         const char* const rest = m == 4 ? "x_from=f32 bias=f32" : "x_from=bf16 bias=f16";
         Operands o(gemm(w, m, 48, columns(w, 1), floats ? rest + 10 + (m == 4 ? 0 : 1) : rest,
-                        floats   ? x_of(w)
+                        m == 6   ? "f16"
+                        : floats ? x_of(w)
                         : m == 4 ? "q8_1"
                                  : "int8_row"));
         int kernels = 0, all = turn++;
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
             INFO(target.name << " " << o.problem.text() << " " << c.text());
-            if (all++ % (floats ? 7 : 13) != 0 && f != families("gemm", target).back()) continue;
+            if (all++ % (m == 6 ? 11 : floats ? 7 : 13) != 0 && f != families("gemm", target).back()) continue;
             const Binary b = compile(f->source(o.problem, target, c), target, llvm());
             ++kernels;
             if (!here(target)) continue;

@@ -91,6 +91,7 @@ class SameBits {
     }
     REQUIRE(y == bits_);
   }
+  const std::vector<std::byte>& bits() const { return bits_; }
 
  private:
   std::vector<std::byte> bits_;

@@ -161,7 +161,7 @@ TEST_CASE("what panels are not for is refused by name") {
         "n must be a multiple of 16, the rows of a panel (got 40)");
   CHECK(refused("gemm x=int8_row w=int8_row y=f32 m=1 n=48 k=40 pack=panels") ==
         "k must be a multiple of 32, the columns of a panel's block (got 40)");
-  CHECK(refused("gemm x=f16 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
+  CHECK(refused("gemm x=mxfp8 w=q4_0 y=f32 m=1 n=48 k=64 pack=panels")
             .find("pack=panels is not supported: panels of w=q4_0 are for x=q8_1 or int8_row") == 0);
   CHECK(refused("gemm x=q8_1 w=nf4 y=f32 m=1 n=48 k=256 pack=panels")
             .find("pack=panels is not supported: w=nf4 has no panels; f32, f16, bf16, e4m3, ") == 0);
@@ -190,7 +190,7 @@ TEST_CASE("weights that stand in panels are offered to a CPU, and to it alone") 
   CHECK(packed("gemm x=int8_row w=uint4_g128 y=f16 m=3 n=48 k=128 x_from=bf16", host_arch()));
   CHECK(!packed("gemm x=f16 w=f16 y=f16 m=3 n=40 k=100", host_arch()));
   CHECK(!packed("gemm x=int8_row w=int8_row y=f16 m=3 n=48 k=40", host_arch()));
-  CHECK(!packed("gemm x=f16 w=q4_0 y=f16 m=3 n=48 k=64", host_arch()));
+  CHECK(!packed("gemm x=mxfp8 w=q4_0 y=f16 m=3 n=48 k=64", host_arch()));
   CHECK(!packed("gemm x=f16 w=f16 y=int8 m=3 n=48 k=64 act=none y_scale=2", cpu_archs().front()));
   CHECK(!packed("gemm x=f16 w=f16 y=f16 m=3 n=48 k=64", archs().front()));
 }

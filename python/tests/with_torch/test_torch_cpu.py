@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear layers on this machine's CPU: kernels where x is q8_1 or w FP8, PyTorch on decoded operands elsewhere."""
+"""Linear layers on this machine's CPU: kernels where w has panels, PyTorch on decoded operands elsewhere."""
 
 import copy
 import ctypes
@@ -104,7 +104,7 @@ def test_activations(kernels, act):
 @pytest.mark.parametrize(
     "activation, weight, n, why",
     (
-        (None, "q4_0", 48, "x exact"),
+        (None, "nf4", 48, "no panels"),
         ("q8_1", "nf4", 48, "no panels"),
         ("q8_1", "q4_0", 40, "a multiple of 16"),
         ("mxfp8", "q4_0", 48, "not supported for x=mxfp8"),
@@ -130,8 +130,8 @@ def test_decoded_weights_stay_within_their_limit(kernels):
     _cpu.forget()
     twt.set_decoded_limit(48 * 256 * 4)
     try:
-        first, second, x = layer_of("q5_1", None), layer_of("q5_1", None), torch.randn(3, 256)
-        with pytest.warns(UserWarning, match="x exact"):
+        first, second, x = layer_of("nf4", None), layer_of("nf4", None), torch.randn(3, 256)
+        with pytest.warns(UserWarning, match="no panels"):
             y = first(x)
         with pytest.warns(UserWarning, match=r"decoded at every call.*set_decoded_limit\(\)"):
             assert torch.equal(second(x), y)
@@ -148,7 +148,7 @@ def test_decoded_weights_go_with_their_layers():
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            first, second, x = layer_of("q5_1", None), layer_of("q5_1", None), torch.randn(3, 256)
+            first, second, x = layer_of("nf4", None), layer_of("nf4", None), torch.randn(3, 256)
             first(x), second(x)
             del first
             gc.collect()
@@ -174,6 +174,19 @@ def test_byte_and_group_formats_have_kernels(kernels, activation, weight):
     layer, x = layer_of(weight, activation), torch.randn(5, 256)
     close(layer(x), plain(layer, x), 1e-3)  # a code of x that rounds the other way
     assert len(kernels) == 1 and "reference" not in layer.cpu_kernel(5)
+
+
+@pytest.mark.parametrize("weight", ("q4_0", "q4_k", "q6_k", "iq4_nl", "int4_g128", "uint4_g128", "int8_row", "nvfp4"))
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16, torch.bfloat16))
+def test_exact_x_by_codes_has_kernels(kernels, weight, dtype):
+    layer = layer_of(weight, None).to(dtype)
+    for rows in (1, 5, 40):
+        x = torch.randn(rows, 256, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            y = layer(x)
+        assert_close(y, expected(x, values(layer.dequantize()), layer.bias, None, dtype))
+    assert len(kernels) == 3 and layer.weight.data not in _cpu._decoded
 
 
 @pytest.mark.parametrize("weight", ("e4m3_row", "e4m3_tensor", "e4m3_b128", "e4m3"))
@@ -228,13 +241,6 @@ def test_prewarm_for_a_cpu_compiles_its_kernels(tmp_path):
         assert report.compiled > 0 and report.failures == ()
     finally:
         twt.set_engine(None)
-
-
-def test_exact_activations_are_not_rounded(kernels):
-    layer = layer_of("q8_0", None)
-    x = torch.randn(2, 256)
-    torch.testing.assert_close(layer(x), x @ layer.dequantize().T + layer.bias, rtol=0, atol=1e-5)
-    assert kernels == []
 
 
 def test_weights_are_packed_once_and_again_when_written(kernels, monkeypatch):
@@ -350,7 +356,7 @@ def test_warm_keeps_panels_alone(kernels, weight, activation, dtype):
 
 
 def test_warm_without_kernels_leaves_w_as_stored():
-    layer = layer_of("q4_0", None)
+    layer = layer_of("nf4", None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         layer.warm()

@@ -94,13 +94,13 @@ def test_tune_without_a_gpu():
 
 @pytest.mark.skipif(tw.Device.cpu(1).arch == "x86-64", reason="this CPU has no kernels")
 def test_tune_on_the_cpu(engine_in_memory):
-    net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.Linear(16, 8))
-    as_it_is = {"weight": "q4_0", "activation": None}  # x of the second stays so
-    twt.replace_linears(net, [("0", {"weight": "q4_0", "activation": "q8_1"}), ("2", as_it_is)])
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16), nn.Linear(16, 8))
+    without_kernels = {"weight": "nf4", "activation": None}
+    twt.replace_linears(net, [("0", {"weight": "q4_0", "activation": "q8_1"}), ("2", without_kernels)])
     summary = twt.tune(net, torch.randn(3, 64), device="cpu", budget_seconds=20, max_candidates=2)
     without, tuned = summary.entries
-    assert str(without.problem).startswith("gemm x=f32 w=q4_0") and "x exact" in without.error
-    wanted = "gemm x=q8_1 w=q4_0 y=f32 m=3 n=32 k=64 pack=panels x_from=f32 bias=f32 weights=constant"
+    assert str(without.problem).startswith("gemm x=f32 w=nf4") and "no panels" in without.error
+    wanted = "gemm x=q8_1 w=q4_0 y=f32 m=3 n=64 k=64 pack=panels x_from=f32 bias=f32 weights=constant"
     assert str(tuned.problem) == wanted and tuned.report.measured >= 1 and not summary.left
     assert net[0].cpu_kernel(3).startswith("cpu_") and net[2].cpu_kernel() is None
 

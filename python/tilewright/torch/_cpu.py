@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear on this machine's CPU. The library's kernels read weights in panels and quantize x within the launch, or
-multiply floats by FP8 weights; PyTorch computes the rest, on weights decoded once.
+"""linear on this machine's CPU. The library's kernels read weights in panels, and quantize x within the launch or take
+it as it is; PyTorch computes the rest, on weights decoded once.
 
 Panels and decoded weights are made on first use and kept as long as the weight's tensor. If the tensor has been
 written, as by load_state_dict(), they are remade."""
@@ -100,9 +100,8 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
     """The one-row gemm that a CPU (None: this one) launches for x of a dtype. Raises Unsupported if the CPU has no
     kernel for it."""
     s = spec(problem)
-    exact = s.x.name in DTYPES
-    if exact and s.w.name in DTYPES:
-        raise Unsupported("x", s.x.name, "must be a format that kernels quantize x to: this scheme has x exact")
+    if s.x.name in DTYPES and s.w.name in DTYPES:
+        raise Unsupported("w", s.w.name, "must be quantized: PyTorch multiplies floats by floats")
     if s.one_row.fields.get("pack") == "tiles":
         raise Unsupported("pack", "tiles", "must be panels or none: tiles are for GPUs")
     words = [w for w in s.text.split(" ") if not w.startswith(("act=", "y=", "bias=", "pack="))]
@@ -116,10 +115,7 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
         packed = layer_problems(one_row, arch).main
         if "pack" not in packed.fields:
             packed = Problem(f"{one_row} pack=panels")
-    except (InvalidArgument, Unsupported) as error:  # no panels of the formats or shape
-        if exact and not s.w.name.startswith("e4m3"):
-            what = "must be a format that kernels quantize x to: this scheme has x exact"
-            raise Unsupported("x", s.x.name, f'{what}; activation="q8_1" has kernels, which round x') from None
+    except InvalidArgument as error:  # no panels of the shape
         raise Unsupported(error.field, error.value, error.allowed) from None
     if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
         raise Unsupported("problem", str(packed), f"must be one that {arch} has kernels for")
@@ -133,7 +129,7 @@ def _make(problem: str, dtype: torch.dtype) -> Plan | None:
     except Unsupported as error:
         if s.w.name not in DTYPES:
             _warn_once(
-                ("kernel", s.x.name) if error.field == "x" else ("kernel", s.x.name, s.w.name, error.field),
+                ("kernel", s.x.name, s.w.name, error.field),
                 f"no kernel of {device().arch} multiplies x={s.x.name} by w={s.w.name} [{s.n}, {s.k}]: {error}. PyTorch "
                 f"computes such layers on weights decoded to float32, of which {_decoded_limit >> 20} MiB are kept "
                 "(tilewright.torch.set_decoded_limit)",

@@ -304,6 +304,9 @@ class Ir {
   TW_ONCE Ints both(const Ints& a, const Ints& b) {
     return value<Ints>("and <{} x i32> {}, {}", lanes_, a.name, b.name);
   }
+  TW_ONCE Ints ints(const Bytes& v) {  // four of them in every lane
+    return value<Ints>("bitcast <{} x i8> {} to <{} x i32>", 4 * lanes_, v.name, lanes_);
+  }
   TW_ONCE Ints bits(const Floats& v) { return value<Ints>("bitcast <{0} x float> {1} to <{0} x i32>", lanes_, v.name); }
   TW_ONCE Floats of_bits(const Ints& v) {
     return value<Floats>("bitcast <{0} x i32> {1} to <{0} x float>", lanes_, v.name);

@@ -121,6 +121,7 @@ class NativeV3 : public NativePlain {
   static Ints every(int v) { return {_mm256_set1_epi32(v)}; }
   static Ints right(Ints a, int bits) { return {_mm256_srli_epi32(a.v, bits)}; }  // zeros come in
   static Ints both(Ints a, Ints b) { return {_mm256_and_si256(a.v, b.v)}; }
+  static Ints ints(Bytes v) { return {v.v}; }
   static Ints bits(Floats v) { return {_mm256_castps_si256(v.v)}; }
   static Floats of_bits(Ints v) { return {_mm256_castsi256_ps(v.v)}; }
   static Ints sum_of_lanes(Ints v) {

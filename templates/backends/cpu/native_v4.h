@@ -155,6 +155,7 @@ class NativeV4 : public NativePlain {
   static Ints every(int v) { return {_mm512_set1_epi32(v)}; }
   static Ints right(Ints a, int bits) { return {_mm512_srli_epi32(a.v, static_cast<unsigned>(bits))}; }
   static Ints both(Ints a, Ints b) { return {_mm512_and_si512(a.v, b.v)}; }
+  static Ints ints(Bytes v) { return {v.v}; }
   static Ints bits(Floats v) { return {_mm512_castps_si512(v.v)}; }
   static Floats of_bits(Ints v) { return {_mm512_castsi512_ps(v.v)}; }
   static Ints sum_of_lanes(Ints v) { return every(_mm512_reduce_add_epi32(v.v)); }

@@ -150,11 +150,12 @@ const char* partners(const PanelFormat* f) {
          : f->number         ? "f32, f16, bf16, e4m3, e4m3_row or e4m3_g128"
          : !f->codes         ? "f32, f16 or bf16"
          : f->codes->exact() ? "int8"
-                             : "q8_1 or int8_row";
+                             : "q8_1 or int8_row (x_from quantizes floats), f32, f16 or bf16";
 }
 bool partner(const PanelFormat* f, Format x) {
   if (!f) return false;
-  if (f->codes) return f->codes->exact() ? x.name() == "int8" : x.name() == "q8_1" || x.name() == "int8_row";
+  if (f->codes && f->codes->exact()) return x.name() == "int8";
+  if (f->codes) return is_float(x) || x.name() == "q8_1" || x.name() == "int8_row";
   const FastPath& path = fast_path(x);
   return is_float(x) || (f->number && path.element == Element::e4m3 && !path.global && path.scale_rows == 1);
 }
@@ -176,10 +177,9 @@ void check_panels(const char* field, std::string value, Format w, Format x, std:
                 fmt::format("is not supported: w={} has no panels; {} have", w.name(), all));
   }
   if (!partner(format, x))
-    throw Error(ErrorCode::unsupported, field, std::move(value),
-                fmt::format("is not supported: panels of w={} are for x={}{}, not x={}", w.name(), partners(format),
-                            std::string_view(partners(format)).starts_with("q8_1") ? " (x_from quantizes floats)" : "",
-                            x.name()));
+    throw Error(
+        ErrorCode::unsupported, field, std::move(value),
+        fmt::format("is not supported: panels of w={} are for x={}, not x={}", w.name(), partners(format), x.name()));
   if (n % kPanel != 0) throw must_be(n_field, n, fmt::format("a multiple of {}, the rows of a panel", kPanel));
   if (format->codes && k % kPanelColumns != 0)
     throw must_be("k", k, fmt::format("a multiple of {}, the columns of a panel's block", kPanelColumns));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The family over floats.h: x and w of f32, f16 and bf16, or of FP8 as floats with scales, w in panels.
+// The family over floats.h: x of f32, f16 and bf16, or of FP8 as floats with scales, w in panels of floats or of codes.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <memory>
 
 #include "templates/backends/cpu/ir.h"
+#include "templates/common/checks.h"
 #include "templates/common/knobs.h"
 #include "templates/formats/shared/fast_path.h"
 #include "templates/operations/gemm/cpu/gemm.h"
@@ -31,12 +32,14 @@ class FloatFamily final : public EnumeratedFamily {
  public:
   std::string_view op() const override { return "gemm"; }
   std::string_view name() const override { return "cpu_floats"; }
-  std::string_view title() const override { return "CPU, floats by floats: tiles of sums in registers, w in panels"; }
+  std::string_view title() const override {
+    return "CPU, x in floats: tiles of sums in registers, w in panels, decoded";
+  }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Gemm* g = problem.as<Gemm>();
     if (!g) return "the problem is not a gemm";
     if (std::string why = refusal(*g, arch); !why.empty()) return why;
-    if (!panel_floats(g->w)) return fmt::format("w={} has no panels of floats", g->w.name());
+    if (!panel_floats(g->w) && !is_float(g->x)) return fmt::format("x={} and w={} are codes", g->x.name(), g->w.name());
     if (g->groups && input_of(*g).columns)  // parts of x begin where its rows' scales do
       return fmt::format("groups={} is not supported: x={} has several scales a row", g->groups, g->x.name());
     return {};
@@ -54,8 +57,8 @@ class FloatFamily final : public EnumeratedFamily {
     ir.function(fmt::format("{}_first", kFloatsEntry),
                 [&](const Ir::Arguments& a) { floats_text::widen(ir, a, input_of(g), k.tokens); });
     ir.function(kFloatsEntry, [&](const Ir::Arguments& a) {
-      floats_text::floats(ir, a, in_panels(g.w), panel_floats(g.w)->scales, epilogue_of(g), k.tokens, k.panels,
-                          k.tiles);
+      floats_text::floats(ir, a, in_panels(g.w), scales_of(g.w), epilogue_of(g), k.tokens, k.panels, k.tiles,
+                          panel_codes(g.w));
     });
     write_parts(ir, kFloatsEntry, g, grid(k));
     Source s;
@@ -63,9 +66,10 @@ class FloatFamily final : public EnumeratedFamily {
     s.text = ir.text();
     s.entry = kFloatsEntry;
     s.plan = plan(g, k);
+    if (panel_codes(g.w)) return s;  // none of them is built in
     NativeOptions o;
     o.text = KernelText::floats, o.x = input_of(g), o.floats = in_panels(g.w), o.e = epilogue_of(g);
-    o.float_scales = panel_floats(g.w)->scales;
+    o.float_scales = scales_of(g.w);
     o.tokens = k.tokens, o.panels = k.panels, o.tiles = k.tiles;
     s.host = with_parts(g, built_in(o, arch), grid(k));
     return s;
@@ -91,6 +95,7 @@ class FloatFamily final : public EnumeratedFamily {
     // w is read for each block of rows again, and not all of it behind products.
     const double wait = static_cast<double>(g.k) / 5000 / static_cast<double>(rows);
     t.mma_rate = 0.15 * sums / (sums + 3.0) / (1 + 0.5 * loads) / (1 + wait);
+    if (panel_codes(g.w)) t.mma_rate /= 1 + 3.0 / static_cast<double>(rows);  // to decode takes as long as three tokens
     t.later_wave_cost = 0.02;
     return t;
   }
@@ -118,7 +123,8 @@ class FloatFamily final : public EnumeratedFamily {
     }
     return list;
   }
-  static Type in_panels(Format w) { return float_type(w).value_or(Type::bf16); }
+  static Type in_panels(Format w) { return float_type(w).value_or(panel_codes(w) ? Type::f32 : Type::bf16); }
+  static FloatScales scales_of(Format w) { return panel_codes(w) ? FloatScales::none : panel_floats(w)->scales; }
   // x is of floats, or of E4M3 (check_panels()).
   static Input input_of(const Gemm& g) {
     const FastPath& x = fast_path(g.x);

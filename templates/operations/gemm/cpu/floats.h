@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU's gemm of floats, written once over a backend B (ir.h, native_*), for weights in panels of floats (panels.h):
+// The CPU's gemm of floats, written once over a backend B (ir.h, native_*), for weights in panels (panels.h):
 //
 //   y[t, r] = alpha sum over parts of k (sum of x[t, k] w[r, k]) + bias[r]
 //
@@ -8,7 +8,8 @@
 // give the same bits.
 //
 // Where rows of w have scales, a part's sum is multiplied by its scale when it is added: kScaleColumns is a multiple of
-// a part.
+// a part. Codes are decoded to single precision instead, a part of a block's panels at a time, to the bits that the
+// format's decoder gives.
 //
 // The first phase writes x as single-precision numbers to scratch memory, in tiles of `tokens` rows, whose numbers of a
 // column lie side by side, and behind an odd number of columns one of zeros. A block of the second has the products of
@@ -150,10 +151,35 @@ TW_INLINE inline void add_products(B& b, Weights w, Tokens tokens, Panels panels
   }
 }
 
-// scales: what of a panel's scales stands in front of it.
+// The numbers of a block of codes, column behind column, those of the panel's rows.
+template <class B>
+void decode_block(B& b, PanelCodes w, const typename B::Ptr& group, const typename B::Ptr& block,
+                  const typename B::Ptr& to) {
+  for (int part = 0; part < kPanelRows / b.lanes(); ++part) {
+    const Block<B> rows(b, w, group, block, part);
+    // code scale - rest, rounded once: what is multiplied by an offset stays exact, as is a scale times a minimum.
+    std::array<typename B::Floats, 2> rest;
+    for (int s = 0; s < w.scales; ++s)
+      rest[s] = w.minima ? b.mul(rows.minima[s], b.splat(-1.0f))
+                         : b.mul(rows.scales[s], b.splat(-static_cast<float>(w.offset)));
+    for (int i = 0; i < 8; ++i) {
+      const auto codes = rows.whole(b, w, i);
+      const auto four = b.ints(b.signed_codes() ? b.less_offset(codes, -w.offset) : codes);
+      const int s = i * w.scales / 8;
+      for (int j = 0; j < 4; ++j) {
+        const auto code = j == 3 ? b.right(four, 24) : b.both(j ? b.right(four, 8 * j) : four, b.every(255));
+        b.store_floats(b.at(to, 4 * (kPanelRows * (4 * i + j) + b.lanes() * part)),
+                       b.fma(b.floats(code), rows.scales[s], rest[s]));
+      }
+    }
+  }
+}
+
+// scales: what of a panel's scales stands in front of it. codes: of panels of codes, which w as f32 replaces; else
+// null.
 template <class B, class Weights, class Tokens, class Panels>
 void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales, const Epilogue& e, Tokens tokens,
-            Panels panels, int tiles) {
+            Panels panels, int tiles, const PanelCodes* codes = nullptr) {
   const Launch<B> launch(b, a);
   const int parts = kPanelRows / b.lanes(), vector_bytes = 4 * b.lanes(), count = panels * parts;  // of a token
   const std::int64_t tile_bytes = std::int64_t{tokens} * count * vector_bytes;
@@ -171,7 +197,10 @@ void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales,
                           : scales == FloatScales::row
                               ? b.constant(4 * kPanelRows)
                               : b.mul(b.div(columns, b.constant(kScaleColumns)), b.constant(4 * kPanelRows));
-  const auto panel_bytes = b.add(head_bytes, b.mul(columns, b.constant(kPanelRows * bytes_of(w))));
+  const auto panel_bytes =
+      codes ? launch.panel_bytes(b, *codes) : b.add(head_bytes, b.mul(columns, b.constant(kPanelRows * bytes_of(w))));
+  constexpr std::int64_t kDecoded = std::int64_t{kPart} * kPanelRows * 4;  // bytes of a panel's part
+  const auto decoded = codes ? b.stack(panels * kDecoded) : sums;
   // Where fewer panels are left than a block has, the last one stands for those that are missing, and is stored once.
   std::array<typename B::I64, kFloatSums> panel;
   std::array<typename B::Ptr, kFloatSums> from;
@@ -190,6 +219,13 @@ void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales,
       scales_of_part[p] = from[p];
       if (scales == FloatScales::columns)
         scales_of_part[p] = b.at(from[p], b.mul(b.div(begin, b.constant(kScaleColumns)), b.constant(4 * kPanelRows)));
+      if (!codes) continue;
+      part[p] = b.at(decoded, p * kDecoded);
+      b.loop(begin, end, kBlock, {}, [&](const typename B::I64& column) {
+        const BlockPlace<B> where(b, *codes, from[p], b.div(column, b.constant(kBlock)));
+        decode_block(b, *codes, where.group, where.at,
+                     b.at(part[p], b.mul(b.sub(column, begin), b.constant(4 * kPanelRows))));
+      });
     }
     b.loop(b.constant(0), here, 1, {}, [&](const typename B::I64& tile) {
       const auto tile_x = b.at(b.at(x, b.mul(tile, x_bytes)), b.mul(begin, b.constant(4 * tokens)));

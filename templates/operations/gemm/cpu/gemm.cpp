@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "templates/backends/cpu/ir.h"
+#include "templates/common/checks.h"
 #include "templates/common/knobs.h"
 #include "templates/formats/shared/fast_path.h"
 #include "templates/operations/gemm/cpu/gemm.h"
@@ -52,6 +53,7 @@ Epilogue epilogue_of_codes(const Gemm& g) {
 std::string refusal_of_codes(const Gemm& g, const Arch& arch) {
   if (std::string why = refusal(g, arch); !why.empty()) return why;
   if (!panel_codes(g.w)) return fmt::format("w={} has no panels of codes", g.w.name());
+  if (is_float(g.x)) return fmt::format("x={} is not quantized", g.x.name());
   if (panel_codes(g.w)->exact() && g.k > kMostBytes)
     return fmt::format("k={} is too large: a sum of more than {} products of bytes need not fit in 32 bits", g.k,
                        kMostBytes);
