@@ -2,8 +2,7 @@
 // IQ1_S as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 50 bytes: a half-precision d; of each eight
 // elements a byte, the lower bits of an index of a list of 2048 vectors of -1, 0 and 1; and of each 32 elements two
 // bytes with three upper bits of each index, three bits s, and a sign; value = d (2 s + 1) (element + 1/8, or with the
-// sign
-// - 1/8). Encoder: formats/shared/grids.cuh.
+// sign - 1/8). Encoder: formats/shared/grids.cuh.
 #pragma once
 #include "formats/shared/iq1_grid.cuh"
 
