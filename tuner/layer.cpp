@@ -232,13 +232,13 @@ void Layer::launch(Stream stream, const GemmArgs& given, void* scratch) const {
   const Impl& layer = *impl_;
   GemmArgs args = given;
   if (args.m == 0) return;
+  if (args.m < 0) throw must_be("m", fmt::format("{}", args.m), "0 or more");
   layer.fill_in(stream, args, args.m);
   if (args.m <= layer.problems.few) {
     layer.fused->launch(stream, args);
     return;
   }
   if (layer.cast) {
-    if (args.m < 0) throw must_be("m", fmt::format("{}", args.m), "0 or more");
     if (args.ldx != 0 && args.ldx != layer.cols)
       throw must_be("ldx", fmt::format("{}", args.ldx),
                     fmt::format("0 or k={}: rows of floats that are quantized lie side by side", layer.cols));

@@ -181,6 +181,9 @@ TEST_CASE("each stream has a workspace, and captures share another", "[layer]") 
   second.synchronize();
   const jit::Graph first(device, stream, [&](Stream s) { layer.launch(s, args); });
   const jit::Graph another(device, second, [&](Stream s) { layer.launch(s, args); });
+  args.m = -1;  // of a layer without a fused kernel
+  CHECK(error_of(ErrorCode::invalid_argument, [&] { layer.launch(stream.get(), args); }).field() == "m");
+  args.m = m;
   args.workspace = own.data();
   const jit::Graph with_own(device, stream, [&](Stream s) { layer.launch(s, args); });
   for (const jit::Graph* graph : {&first, &another, &with_own}) graph->launch(stream.get());
