@@ -2,17 +2,13 @@
 // The decisions of a layer, and its launches.
 #include <tilewright/layer.h>
 
-#include <algorithm>
 #include <span>
-#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include <tilewright/cast.h>
 #include <tilewright/error.h>
-#include <tilewright/family.h>
 #include <tilewright/operation.h>
 #include <tilewright/pack.h>
 
@@ -134,9 +130,7 @@ struct Layer::Impl {
         for (StreamName s : kStreams)
           if (m.slot(s) >= 0)
             weight_bytes[static_cast<int>(s)] = task.buffers[static_cast<std::size_t>(m.slot(s))].bytes;
-    if (workspace) unused = workspaces->prepare(device, workspace);
-    for (const Family* f : families(problems.main.op(), device.arch()))
-      if (!f->takes_workspace()) without_workspace.push_back(f->name());
+    if (workspace) workspaces->prepare(device, workspace);
   }
 
   // Where a launch finds x in its format, after the cast of `rows` rows of floats.
@@ -163,18 +157,12 @@ struct Layer::Impl {
   }
 
   template <class Args>
-  void fill_in(Stream stream, Args& args, std::int64_t rows) const {
+  void fill_in(Stream stream, Args& args) const {
     if (!args.w.data) {
       if (!loaded.data) throw must_be("w.data", "null", "the weights, unless load() was called before");
       args.w = loaded;
     }
-    if (workspace && !args.workspace) {
-      // To ask for the stream's takes the driver longer than all else that a launch does on the host.
-      const Kernel& kernel = rows <= problems.few ? *fused : main;
-      const std::string& family = kernel.candidate(std::max<std::int64_t>(rows, 1)).family;
-      const bool takes = std::ranges::find(without_workspace, family) == without_workspace.end();
-      args.workspace = takes ? workspaces->of(device, stream, workspace) : unused;
-    }
+    if (workspace && !args.workspace) args.workspace = workspaces->of(device, stream, workspace);
   }
 
   Engine& engine;
@@ -183,9 +171,7 @@ struct Layer::Impl {
   const Kernel main;
   std::optional<Kernel> cast, fused;
   const std::shared_ptr<tuner::Workspaces> workspaces;
-  std::size_t workspace = 0;                        // bytes
-  void* unused = nullptr;                           // one for kernels that do not use it
-  std::vector<std::string_view> without_workspace;  // families
+  std::size_t workspace = 0;  // bytes
   const Format x = problems.main.as<Gemm>() ? problems.main.as<Gemm>()->x : problems.main.as<Conv>()->x;
   std::int64_t cols = 0;       // of the cast
   std::int64_t conv_rows = 0;  // of a conv's cast
@@ -233,7 +219,7 @@ void Layer::launch(Stream stream, const GemmArgs& given, void* scratch) const {
   GemmArgs args = given;
   if (args.m == 0) return;
   if (args.m < 0) throw must_be("m", fmt::format("{}", args.m), "0 or more");
-  layer.fill_in(stream, args, args.m);
+  layer.fill_in(stream, args);
   if (args.m <= layer.problems.few) {
     layer.fused->launch(stream, args);
     return;
@@ -251,7 +237,7 @@ void Layer::launch(Stream stream, const GemmArgs& given, void* scratch) const {
 void Layer::launch(Stream stream, const ConvArgs& given, void* scratch) const {
   const Impl& layer = *impl_;
   ConvArgs args = given;
-  layer.fill_in(stream, args, layer.main.contract().rows);
+  layer.fill_in(stream, args);
   if (layer.cast) args.x = layer.quantize(stream, given.x, layer.conv_rows, scratch);
   layer.main.launch(stream, args);
 }

@@ -15,7 +15,7 @@ namespace tilewright::tuner {
 class Workspaces {
  public:
   // What the captures of a device will need. Not under capture, if it is new.
-  void* prepare(const Device& device, std::size_t bytes) { return room(device, kCaptures, bytes); }
+  void prepare(const Device& device, std::size_t bytes) { room(device, kCaptures, bytes); }
 
   // For a launch on a stream. Allocates at the first one; under capture it takes what prepare() made.
   void* of(const Device& device, Stream stream, std::size_t bytes);

@@ -57,8 +57,6 @@ class TILEWRIGHT_EXPORT Family {
   // Precondition of both: illegal() is empty.
   virtual Source source(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
   virtual Traits traits(const Problem& problem, const Arch& arch, const Candidate& candidate) const = 0;
-  // Whether its kernels may use a problem's workspace. Launches of others may leave it null.
-  virtual bool takes_workspace() const { return false; }
 
   // The candidate with the least cost, the first of equal ones; empty if there is none. A family may find it without a
   // list of all candidates.

@@ -53,7 +53,6 @@ class Pointwise final : public Family {
   std::string_view op() const override { return Conv::kOperation; }
   std::string_view name() const override { return name_; }
   std::string_view title() const override { return title_; }
-  bool takes_workspace() const override { return of_.takes_workspace(); }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();

@@ -33,7 +33,6 @@ class Wgmma final : public EnumeratedFamily {
   std::string_view title() const override {
     return "Hopper's warpgroup matrix units: tensor copies of boxes of pixels, persistent blocks";
   }
-  bool takes_workspace() const override { return true; }
 
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     const Conv* c = problem.as<Conv>();

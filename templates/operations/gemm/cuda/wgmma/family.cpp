@@ -44,7 +44,6 @@ class Wgmma final : public KernelFamily<Knobs> {
              .kernel = "tw::gemm::WgmmaKernel"},
             {"tw::gemm::WgmmaKnobs", kKnobs, kDerived}) {}
 
-  bool takes_workspace() const override { return true; }
   std::string why_not(const Problem& problem, const Arch& arch) const override {
     if (const auto bytes = as_bytes(problem)) return why_not(*bytes, arch);
     const Gemm* g = problem.as<Gemm>();
