@@ -72,7 +72,9 @@ LayerProblems problems_of(Gemm g, const Arch& arch, const LayerOptions& options)
   if (g.x.block() == 1) return out;  // scales of whole rows: only the cast finds them before the product
   g.x_from = options.x_from;
   try {
-    out.fused = Problem(g);
+    const Problem fused(g);
+    if (!tuner::has_kernels(fused, arch)) return out;  // tiles of some k have none
+    out.fused = fused;
     out.few = g.packing == Packing::none ? kFew : kFewOfTiles;
   } catch (const Error& e) {
     if (e.code() != ErrorCode::unsupported) throw;  // this x has no such kernel
