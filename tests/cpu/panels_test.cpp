@@ -168,8 +168,8 @@ TEST_CASE("what panels are not for is refused by name") {
   CHECK(refused("gemm x=q8_1 w=f16 y=f32 m=1 n=48 k=64 pack=panels") ==
         "pack=panels is not supported: panels of w=f16 are for x=f32, f16 or bf16, not x=q8_1");
   CHECK(refused("gemm x=int8 w=int8_row y=f32 m=1 n=48 k=64 pack=panels") ==
-        "pack=panels is not supported: panels of w=int8_row are for x=q8_1 or int8_row (x_from quantizes floats), not "
-        "x=int8");
+        "pack=panels is not supported: panels of w=int8_row are for x=q8_1 or int8_row (x_from quantizes floats), f32, "
+        "f16 or bf16, not x=int8");
   CHECK(refused("gemm x=int8_row w=int8 y=f32 m=1 n=48 k=64 pack=panels") ==
         "pack=panels is not supported: panels of w=int8 are for x=int8, not x=int8_row");
   CHECK(refused("gemm x=f16 w=f16 y=f32 m=1 n=40 k=7 pack=panels") ==

@@ -359,11 +359,11 @@ TEST_CASE("a problem that only the reference takes is warned of, once", "[engine
   const auto messages = std::make_shared<Messages>();
   Engine engine(options("", messages));
   const Device cpu = Device::open_cpu({.threads = 1, .parallel_for = {}, .target = {}});
-  const Problem exact = Problem::parse("gemm x=f32 w=q4_0 y=f32 m=2 n=48 k=64");
+  const Problem exact = Problem::parse("gemm x=f32 w=nf4 y=f32 m=2 n=48 k=64");
   engine.prepare(exact, cpu);
   engine.prepare(exact.with_rows(3), cpu);
   CHECK(messages->warnings.size() == 1);
-  CHECK(messages->any("only the reference kernel, which is slow, computes gemm x=f32 w=q4_0"));
+  CHECK(messages->any("only the reference kernel, which is slow, computes gemm x=f32 w=nf4"));
   // Families that refuse for one reason share a sentence.
   const std::string& warning = messages->warnings.front();
   CHECK(mentions(warning, "w is not packed in panels"));
