@@ -2,10 +2,11 @@
 """A whole model of a GGUF file in transformers: loading and generated tokens per second, with torch's floats and with
 Tilewright's layers, in turns in one process.
 
-    python bench/transformers_model.py FILE.gguf [--threads 2] [--rounds 5] [--tokens 64] [--out FILE.json]
+    python bench/transformers_model.py FILE.gguf [--ways WAY,...] [--threads 2] [--rounds 5] [--tokens 64]
+                                       [--device cpu] [--out FILE.json]
 
-Prints one line per way: loading (s), median tokens/s, its ratio to f32 and to bf16, and how many greedy tokens equal
-f32's. Exit status 0 unless a way fails to load."""
+Needs PyTorch, transformers and gguf, python/ on PYTHONPATH and TILEWRIGHT_LIBRARY. Prints one line per way: loading (s),
+median tokens/s, its ratio to f32 and to bf16, and how many greedy tokens equal the first way's."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def _matched(
 
 
 class _Stored:
-    """A matrix of a GGUF file."""
+    """A matrix of a GGUF file: its first row, which tells most matrices apart, and digests of all rows if needed."""
 
     def __init__(self, weight: QuantizedWeight) -> None:
         self.weight = weight
@@ -304,22 +304,24 @@ class _Stored:
 
 
 def _found(candidates: Sequence[_Stored], values: Tensor) -> QuantizedWeight | None:
-    """The matrix of these values, with its rows in their order. The same order is tried first, which costs least."""
+    """The stored matrix with these values, its rows in the order of the values'. It compares whole matrices first, which
+    takes less time than digests of their rows."""
     dtype = values.dtype
     for each in candidates:
         if torch.equal(each.first.to(dtype), values[0]) and torch.equal(each.weight.dequantize(dtype), values):
             return each.weight
-    if not candidates:
-        return None
-    wanted = _rows(values)
+    wanted = _rows(values) if candidates else []
+    in_order = sorted(wanted)
     for each in candidates:
-        if sorted(each.rows(dtype)) == sorted(wanted):
-            places: dict[bytes, list[int]] = {}
-            for index, row in enumerate(each.rows(dtype)):
-                places.setdefault(row, []).append(index)
-            streams = by_name(codec.find(each.weight.format).streams, each.weight.stored())
-            encoded = codec.Encoded(each.weight.format, each.weight.rows, each.weight.cols, *streams)
-            return host_weight(checkpoints.gather_rows(encoded, [places[row].pop(0) for row in wanted]))
+        rows = each.rows(dtype)
+        if sorted(rows) != in_order:
+            continue
+        places: dict[bytes, list[int]] = {}
+        for index, row in enumerate(rows):
+            places.setdefault(row, []).append(index)
+        streams = by_name(codec.find(each.weight.format).streams, each.weight.stored())
+        encoded = codec.Encoded(each.weight.format, each.weight.rows, each.weight.cols, *streams)
+        return host_weight(checkpoints.gather_rows(encoded, [places[row].pop(0) for row in wanted]))
     return None
 
 

@@ -47,7 +47,8 @@ class Plan(NamedTuple):
 
 
 def device() -> Device:
-    """The CPU, with as many threads as PyTorch's operators at first use: theirs, where libtilewright_torch is."""
+    """The CPU. Kernels run on the threads of PyTorch's operators; without libtilewright_torch, on as many threads of the
+    device's own as PyTorch had at first use."""
     global _device
     with _lock:
         if _device is None:
@@ -68,7 +69,7 @@ def enable(on: bool) -> None:
 
 
 def forget() -> None:
-    """Prepares everything anew when it is next needed. A call of another thread may have found an old plan."""
+    """Prepares everything anew when it is next needed. Old layers are kept: another thread may be using one."""
     with _lock:
         _stable.forget(cpu=True)
         _cuda.retired.extend(plan.layer for plan in _plans.values() if plan is not None)
@@ -117,8 +118,7 @@ def wanted(problem: str, dtype: torch.dtype, target: Device | str | None = None)
             packed = Problem(f"{one_row} pack=panels")
     except InvalidArgument as error:  # no panels of the shape
         raise Unsupported(error.field, error.value, error.allowed) from None
-    if "reference" in _cuda.engine().plan(packed, target)[0].candidate:
-        raise Unsupported("problem", str(packed), f"must be one that {arch} has kernels for")
+    _cuda.check_fast(packed, target)
     return packed
 
 

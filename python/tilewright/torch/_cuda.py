@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _c, _operands, codec
-from .._errors import WouldTune
+from .._errors import Unsupported, WouldTune
 from ..device import Device
 from ..engine import Engine, Kernel
 from ..layer import Layer, layer_problems
@@ -166,6 +166,13 @@ def run(problem: Problem, rows: int, y: Tensor, **operands: Tensor) -> Tensor:
     given = {name: aligned(operand) for name, operand in operands.items()}
     kernel(problem, index).launch(torch.cuda.current_stream(index), rows=rows, y=y, **given)
     return y
+
+
+def check_fast(problem: Problem, target: Device | str) -> None:
+    """Raises Unsupported where a GPU or a CPU has only the reference."""
+    if "reference" in engine().plan(problem, target)[0].candidate:
+        arch = getattr(target, "arch", target)
+        raise Unsupported("problem", str(problem), f"must be one that {arch} has fast kernels for")
 
 
 def refuse_capture(index: int, problem: str) -> None:

@@ -52,7 +52,7 @@ class QuantizedExperts(nn.Module):
         problem, x_from = expert_problem(
             activation, weight.format, dtype, self.out_features, weight.cols, experts, bias is not None
         )
-        check_fast(problem, x_from, self._device)
+        _cuda.check_fast(layer_problems(problem, self._device.arch, x_from=x_from).main, self._device)
         self._layer = Layer(_cuda.engine(), problem, self._device, x_from=x_from)
         self._streams = [_cuda.aligned(stream) for stream in weight.stored()]
         named = by_name([name for name in ("data", "scales") if name in _names(weight)], self._streams)
@@ -83,13 +83,6 @@ def expert_problem(
     more = {"bias": y} if bias else {}
     problem = Problem.gemm(x=activation or y, w=weight, y=y, m=1, n=n, k=k, groups=experts, weights="constant", **more)
     return problem, None if activation is None else y
-
-
-def check_fast(problem: Problem, x_from: str | None, device: Any) -> None:
-    """Raises Unsupported where the device has only the reference."""
-    main = layer_problems(problem, device.arch, x_from=x_from).main
-    if "reference" in _cuda.engine().plan(main, device)[0].candidate:
-        raise Unsupported("problem", str(main), f"must be one that {device.arch} has fast kernels for")
 
 
 _made: Any = weakref.WeakValueDictionary()  # by handle: operators take no modules

@@ -17,9 +17,9 @@ from vllm.platforms import current_platform
 from .. import codec
 from .._errors import TilewrightError, Unsupported
 from ..engine import Engine
+from ..layer import layer_problems
 from ..torch import QuantizedLinear, QuantizedWeight, _cpu, _cuda, set_engine
 from ..torch._spec import FORMATS, gemm_text
-from ..torch.experts import check_fast
 
 logger = init_logger("vllm.tilewright")  # under vLLM's name, so that its handlers print it
 
@@ -82,8 +82,8 @@ def all_cpus() -> Iterator[None]:
 
 
 def default_activation(weight: str, device: torch.device) -> str | None:
-    """What x is quantized to, for weights that the checkpoint pairs with 16-bit x: on a CPU, whose kernels of coded
-    weights multiply integers, q8_1."""
+    """What x is quantized to, for weights that the checkpoint pairs with 16-bit x: on a CPU q8_1 for coded weights, since
+    products of integers take less time."""
     if device.type != "cpu" or codec.find(weight).is_elements or weight.startswith("e4m3"):
         return None
     return "q8_1"
@@ -110,7 +110,7 @@ def _check(weight: str, n: int, k: int, activation: str | None, dtype: torch.dty
         return
     gpu = _cuda.device(torch.cuda.current_device() if device.index is None else device.index)
     problem, x_from = _cuda.wanted(text, dtype)
-    check_fast(problem, x_from, gpu)
+    _cuda.check_fast(layer_problems(problem, gpu.arch, x_from=x_from).main, gpu)
 
 
 class Prepared(nn.Module):

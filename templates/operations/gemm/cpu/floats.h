@@ -157,7 +157,7 @@ void decode_block(B& b, PanelCodes w, const typename B::Ptr& group, const typena
                   const typename B::Ptr& to) {
   for (int part = 0; part < kPanelRows / b.lanes(); ++part) {
     const Block<B> rows(b, w, group, block, part);
-    // code scale - rest, rounded once: what is multiplied by an offset stays exact, as is a scale times a minimum.
+    // A number is code * scale - rest, rounded once. The rest, offset * scale or the minimum, is exact.
     std::array<typename B::Floats, 2> rest;
     for (int s = 0; s < w.scales; ++s)
       rest[s] = w.minima ? b.mul(rows.minima[s], b.splat(-1.0f))
@@ -175,8 +175,8 @@ void decode_block(B& b, PanelCodes w, const typename B::Ptr& group, const typena
   }
 }
 
-// scales: what of a panel's scales stands in front of it. codes: of panels of codes, which w as f32 replaces; else
-// null.
+// scales: what of a panel's scales stands in front of it. codes: how the panels are coded, or null if they are of
+// floats. Codes are decoded to single precision, so w is f32 then.
 template <class B, class Weights, class Tokens, class Panels>
 void floats(B& b, const typename B::Arguments& a, Weights w, FloatScales scales, const Epilogue& e, Tokens tokens,
             Panels panels, int tiles, const PanelCodes* codes = nullptr) {
