@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::int4_g128> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
   using Panels = cpu::Panels<tw::fmt::int4_g128,
                              cpu::PanelCodes{.bits = 4, .offset = 8, .scale = cpu::PanelScale::front, .together = 4},
-                             cpu::GroupScale>;
+                             cpu::GroupScale, cpu::PairedNibbles<tw::fmt::int4_g128::TileBase>>;
 };
 
 }  // namespace tilewright

@@ -10,7 +10,8 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::int4_g32> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
-  using Panels = cpu::Panels<tw::fmt::int4_g32, cpu::PanelCodes{.bits = 4, .offset = 8}, cpu::HalfScale>;
+  using Panels = cpu::Panels<tw::fmt::int4_g32, cpu::PanelCodes{.bits = 4, .offset = 8}, cpu::HalfScale,
+                             cpu::PairedNibbles<tw::fmt::int4_g32::TileBase>>;
 };
 
 }  // namespace tilewright

@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::int4_g64> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
   using Panels = cpu::Panels<tw::fmt::int4_g64,
                              cpu::PanelCodes{.bits = 4, .offset = 8, .scale = cpu::PanelScale::front, .together = 2},
-                             cpu::GroupScale>;
+                             cpu::GroupScale, cpu::PairedNibbles<tw::fmt::int4_g64::TileBase>>;
 };
 
 }  // namespace tilewright

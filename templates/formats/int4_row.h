@@ -10,7 +10,7 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::int4_row> : HostDefaults {
   using Panels = cpu::Panels<tw::fmt::int4_row, cpu::PanelCodes{.bits = 4, .offset = 8, .scale = cpu::PanelScale::row},
-                             cpu::RowScale>;
+                             cpu::RowScale, cpu::PairedNibbles<tw::fmt::int4_row::TileBase>>;
 };
 
 }  // namespace tilewright

@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::mxfp4> : HostDefaults {
   using Panels =
       cpu::Panels<tw::fmt::mxfp4,
                   cpu::PanelCodes{.bits = 4, .offset = 12, .levels = cpu::kE2m1Levels, .scale = cpu::PanelScale::bf16},
-                  cpu::E8m0Scale<1>>;
+                  cpu::E8m0Scale<1>, cpu::PairedNibbles<tw::fmt::mxfp4::TileBase>>;
 };
 
 }  // namespace tilewright

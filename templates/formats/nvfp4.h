@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::nvfp4> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::nvfp4;
   using Panels =
       cpu::Panels<tw::fmt::nvfp4, cpu::PanelCodes{.bits = 4, .offset = 12, .levels = cpu::kE2m1Levels, .scales = 2},
-                  cpu::E4m3Scales>;
+                  cpu::E4m3Scales, cpu::PairedNibbles<tw::fmt::nvfp4::TileBase>>;
 };
 
 }  // namespace tilewright

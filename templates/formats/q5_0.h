@@ -10,7 +10,8 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::q5_0> : HostDefaults {
   static constexpr bool kGguf = true;
-  using Panels = cpu::Panels<tw::fmt::q5_0, cpu::PanelCodes{.bits = 5, .offset = 16}, cpu::HalfScale>;
+  using Panels = cpu::Panels<tw::fmt::q5_0, cpu::PanelCodes{.bits = 5, .offset = 16}, cpu::HalfScale,
+                             cpu::FifthBits<tw::fmt::q5_0::TileBase, 6>>;
 };
 
 }  // namespace tilewright

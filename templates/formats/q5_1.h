@@ -10,7 +10,8 @@ namespace tilewright {
 template <>
 struct HostFormat<tw::fmt::q5_1> : HostDefaults {
   static constexpr bool kGguf = true;
-  using Panels = cpu::Panels<tw::fmt::q5_1, cpu::PanelCodes{.bits = 5, .minima = true}, cpu::HalfScaleAndMinimum>;
+  using Panels = cpu::Panels<tw::fmt::q5_1, cpu::PanelCodes{.bits = 5, .minima = true}, cpu::HalfScaleAndMinimum,
+                             cpu::FifthBits<tw::fmt::q5_1::TileBase, 8>>;
 };
 
 }  // namespace tilewright

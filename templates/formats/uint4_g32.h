@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::uint4_g32> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
   using Panels =
       cpu::Panels<tw::fmt::uint4_g32, cpu::PanelCodes{.bits = 4, .scale = cpu::PanelScale::front, .minima = true},
-                  cpu::GroupScaleAndZero>;
+                  cpu::GroupScaleAndZero, cpu::PairedNibbles<tw::fmt::uint4_g32::TileBase>>;
 };
 
 }  // namespace tilewright

@@ -12,7 +12,7 @@ struct HostFormat<tw::fmt::uint4_g64> : HostDefaults {
   static constexpr CheckpointForm kCheckpoint = CheckpointForm::integers;
   using Panels = cpu::Panels<tw::fmt::uint4_g64,
                              cpu::PanelCodes{.bits = 4, .scale = cpu::PanelScale::front, .minima = true, .together = 2},
-                             cpu::GroupScaleAndZero>;
+                             cpu::GroupScaleAndZero, cpu::PairedNibbles<tw::fmt::uint4_g64::TileBase>>;
 };
 
 }  // namespace tilewright

@@ -7,24 +7,17 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "formats/shared/e8m0.cuh"
 #include "formats/shared/format.cuh"
 #include "formats/shared/grids.cuh"
 #include "formats/shared/k_quants.cuh"
 #include "templates/backends/cpu/panel_codes.h"
+#include "templates/backends/cpu/panel_rows.h"
 
 namespace tilewright::cpu {
-
-using tw::fmt::read16;
-using tw::fmt::write16;
-
-// Scales of a row's 32 columns, as they are in the panel.
-struct PanelRow {
-  std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum or zero point
-  std::uint16_t minima[2];
-  std::uint32_t whole;  // of all columns, a float's bits
-};
 
 struct HalfScale {
   static void get(const tw::u8* from, int, PanelRow& row) { row.scales[0] = read16(from); }
@@ -165,20 +158,46 @@ struct SignedBytes {
   static void put_code(tw::u8* element, int, tw::u32 code) { *element = static_cast<tw::u8>(code ^ 0x80u); }
 };
 
-// What packing has to know of a format, whose panels are of codes or of floats. read, write: of codes. Of 32 columns of
-// a row, `number` counting them within the format's block, or within several where that is shorter.
+// A word's nibbles as bytes, the lowest first in memory.
+inline tw::u64 bytes_of_nibbles(tw::u32 nibbles) {
+  tw::u64 eight = nibbles;
+  eight = (eight | eight << 16) & 0x0000ffff0000ffffu;
+  eight = (eight | eight << 8) & 0x00ff00ff00ff00ffu;
+  return (eight | eight << 4) & 0x0f0f0f0f0f0f0f0fu;
+}
+
+// Codes of formats whose code() compilers make slow: eight(block, i) has those from element i on, in bytes.
+// Nibbles, the low one of a byte before the high one.
+template <class Base>
+struct PairedNibbles : Base {
+  static tw::u64 eight(const tw::u8* block, int i) {
+    tw::u32 nibbles;
+    std::memcpy(&nibbles, block + i / 2, sizeof nibbles);
+    return bytes_of_nibbles(nibbles);
+  }
+};
+// Of blocks32.cuh: sixteen bytes of nibbles from byte `nibbles` on, and before them a word of fifth bits.
+template <class Base, int nibbles>
+struct FifthBits : Base {
+  static tw::u64 eight(const tw::u8* block, int i) {
+    constexpr tw::u64 kOnes = 0x0101010101010101u;
+    tw::u64 low;
+    std::memcpy(&low, block + nibbles + i % 16, sizeof low);
+    // Bit j of the byte, in byte j; adding 127 carries it into the highest bit, and none further.
+    const tw::u64 fifth = block[nibbles - 4 + i / 8] * kOnes & 0x8040201008040201u;
+    return (low >> (i / 16 * 4) & 15 * kOnes) | ((fifth + 127 * kOnes) & 128 * kOnes) >> 3;
+  }
+};
+
+// A format's panels: of codes or of floats.
 struct PanelFormat {
   const char* name;
   const PanelCodes* codes;  // null: of floats
-  int bytes, columns;       // of such blocks
-  int scale_bytes;          // of their items of the stream of scales, or of a row's; 0: the blocks have them
-  void (*read)(const tw::u8* block, const tw::u8* scales, int number, tw::u8 (&codes)[kPanelColumns], PanelRow& row);
-  // Into zeroed bytes.
-  void (*write)(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block, tw::u8* scales);
   PanelFloats floats;
-  // Floats that the format does not store as such, from elements and back. Null: as they are.
-  std::uint16_t (*number)(tw::u8 element);
-  tw::u8 (*element)(std::uint16_t number);
+  bool converts;  // its elements are no floats that a panel can hold, and become such
+  // Of a matrix of k columns, panels first to last - 1 (panels.h).
+  void (*pack)(std::int64_t k, std::int64_t first, std::int64_t last, Operand from, tw::u8* to);
+  void (*unpack)(std::int64_t k, std::int64_t first, std::int64_t last, const tw::u8* from, MutableOperand to);
 };
 
 // A format's sixteen levels, `offset` more.
@@ -195,42 +214,61 @@ struct Panels {
   static constexpr PanelCodes kCodes = codes_;
   static constexpr int kColumns = F::kBlock < kPanelColumns ? kPanelColumns : F::kBlock;
   static_assert(kColumns % F::kBlock == 0 && kColumns % kPanelColumns == 0);
+  static constexpr int kBytes = kColumns / F::kBlock * F::kDataBytes;
+  static constexpr int kScaleBytes = [] {
+    if constexpr (F::kRowScale) return tw::fmt::row_bytes<F>();
+    return kColumns / F::kBlock * F::kScaleBytes;
+  }();
 
-  static void read(const tw::u8* block, const tw::u8* scales, int number, tw::u8 (&codes)[kPanelColumns],
-                   PanelRow& row) {
-    Scales::get(scales, number, row);
-    for (int c = 0; c < kPanelColumns; ++c) {
-      const int i = number * kPanelColumns + c;
-      codes[c] = static_cast<tw::u8>(Codes::code(block + i / F::kBlock * F::kDataBytes, i % F::kBlock) + add);
-    }
+  static void read(const tw::u8* block, const tw::u8* scales, PanelColumns* columns) {
+    read_all(block, scales, columns, std::make_integer_sequence<int, kColumns / kPanelColumns>());
   }
-  static void write(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block,
-                    tw::u8* scales) {
-    Scales::put(row, number, scales);
+  static void write(const PanelColumns& columns, int number, tw::u8* block, tw::u8* scales) {
+    Scales::put(columns.row, number, scales);
     for (int c = 0; c < kPanelColumns; ++c) {
       const int i = number * kPanelColumns + c;
       Codes::put_code(block + i / F::kBlock * F::kDataBytes, i % F::kBlock,
-                      static_cast<tw::u32>(codes[c] - add) & ((1u << F::kBits) - 1));
+                      static_cast<tw::u32>(columns.codes[c] - add) & ((1u << F::kBits) - 1));
     }
   }
   static constexpr PanelFormat format(const char* name) {
-    return {name,
-            &kCodes,
-            kColumns / F::kBlock * F::kDataBytes,
-            kColumns,
-            F::kRowScale ? tw::fmt::row_bytes<F>() : kColumns / F::kBlock * F::kScaleBytes,
-            &read,
-            &write,
-            {},
-            nullptr,
-            nullptr};
+    return {name, &kCodes, {}, false, &pack_codes<Panels>, &unpack_codes<Panels>};
+  }
+
+ private:
+  // The first of sixteen columns is known when this is compiled, so that vector instructions read their codes.
+  template <int... numbers>
+  static void read_all(const tw::u8* block, const tw::u8* scales, PanelColumns* columns,
+                       std::integer_sequence<int, numbers...>) {
+    (Scales::get(scales, numbers, columns[numbers].row), ...);
+    (read_sixteen<numbers * kPanelColumns>(block, columns[numbers].codes), ...);
+    (read_sixteen<numbers * kPanelColumns + 16>(block, columns[numbers].codes + 16), ...);
+  }
+  template <int first>
+  static void read_sixteen(const tw::u8* block, tw::u8* codes) {
+    tw::u8 sixteen[16];  // apart from `codes`, which the compiler takes for a part of `block`
+    const tw::u8* const of = block + first / F::kBlock * F::kDataBytes;
+    if constexpr (requires { Codes::eight(of, 0); }) {
+      for (int i = 0; i < 16; i += 8) {
+        const tw::u64 eight = Codes::eight(of, first % F::kBlock + i);
+        std::memcpy(sixteen + i, &eight, sizeof eight);
+      }
+    } else {
+      constexpr int kStep = F::kBlock < 16 ? F::kBlock : 16;
+      for (int at = 0; at < 16; at += kStep)
+        for (int i = 0; i < kStep; ++i)
+          sixteen[at + i] =
+              static_cast<tw::u8>(Codes::code(of + at / F::kBlock * F::kDataBytes, first % F::kBlock + i));
+    }
+    for (tw::u8& code : sixteen) code = static_cast<tw::u8>(code + add);
+    std::memcpy(codes, sixteen, sizeof sixteen);
   }
 };
 
 // Of a format of grids.cuh. Panels have its codes of four bits; unpacking finds the vectors in the list.
 template <class F, int halvings, int offset>
 struct GridPanels {
-  static constexpr int kParts = 32 / F::kGroup;
+  static constexpr int kParts = 32 / F::kGroup, kColumns = F::kBlock, kBytes = F::kDataBytes, kScaleBytes = 0;
   static constexpr PanelCodes kCodes{.bits = 4,
                                      .offset = offset,
                                      .levels = panel_levels<typename F::Levels, offset>(),
@@ -238,20 +276,22 @@ struct GridPanels {
                                      .scale = PanelScale::grouped,
                                      .halvings = halvings};
 
-  static void read(const tw::u8* block, const tw::u8*, int number, tw::u8 (&codes)[kPanelColumns], PanelRow& row) {
-    StepScales<F, kParts>::get(block, number, row);
-    for (int n = 0; n < 4; ++n) {
-      const tw::u32 eight = F::eight_of(block, 4 * number + n);
-      for (int i = 0; i < 8; ++i) codes[8 * n + i] = static_cast<tw::u8>((eight >> (4 * i)) & 15u);
+  static void read(const tw::u8* block, const tw::u8*, PanelColumns* columns) {
+    for (int number = 0; number < F::kBlock / kPanelColumns; ++number) {
+      StepScales<F, kParts>::get(block, number, columns[number].row);
+      for (int n = 0; n < 4; ++n) {
+        const tw::u64 eight = bytes_of_nibbles(F::eight_of(block, 4 * number + n));
+        std::memcpy(columns[number].codes + 8 * n, &eight, sizeof eight);
+      }
     }
   }
-  static void write(const tw::u8 (&codes)[kPanelColumns], const PanelRow& row, int number, tw::u8* block, tw::u8*) {
-    StepScales<F, kParts>::put(row, number, block);
+  static void write(const PanelColumns& columns, int number, tw::u8* block, tw::u8*) {
+    StepScales<F, kParts>::put(columns.row, number, block);
     constexpr int kWide = F::kWide, kBits = 16 / kWide, kSign = kWide == 4 ? 3 : 2;
     for (int n = 0; n < 4; ++n) {
       tw::u32 entries[8 / kWide] = {}, signs = 0;
       for (int i = 0; i < 8; ++i) {
-        const tw::u32 code = codes[8 * n + i];
+        const tw::u32 code = columns.codes[8 * n + i];
         entries[i / kWide] |= (code & ((1u << kSign) - 1)) << (kBits * (i % kWide));
         signs |= (code >> kSign) << i;
       }
@@ -261,7 +301,7 @@ struct GridPanels {
     }
   }
   static constexpr PanelFormat format(const char* name) {
-    return {name, &kCodes, F::kDataBytes, F::kBlock, 0, &read, &write, {}, nullptr, nullptr};
+    return {name, &kCodes, {}, false, &pack_codes<GridPanels>, &unpack_codes<GridPanels>};
   }
 };
 
@@ -269,28 +309,40 @@ struct GridPanels {
 template <class F>
 struct FloatPanels {
   static constexpr PanelCodes kCodes = {};
+  static constexpr PanelFloats kFloats = {F::kDataBytes, tw::same<typename F::Element, tw::bf16>() ? 2 : 1,
+                                          FloatScales::none};
+  using Element = std::conditional_t<F::kDataBytes == 4, tw::u32, tw::u16>;
+  using Number = Element;
+  struct Convert {
+    static Number number(Element element) { return element; }
+    static Element element(Number number) { return number; }
+  };
   static constexpr PanelFormat format(const char* name) {
-    PanelFormat f = {};
-    f.name = name, f.floats = {F::kDataBytes, tw::same<typename F::Element, tw::bf16>() ? 2 : 1, FloatScales::none};
-    return f;
+    return {name, nullptr, kFloats, false, &pack_floats<FloatPanels>, &unpack_floats<FloatPanels>};
   }
 };
 // Of E4M3, whose numbers a bf16 holds. A NaN keeps its sign.
 template <FloatScales scales>
 struct E4m3Panels {
   static constexpr PanelCodes kCodes = {};
-  static std::uint16_t number(tw::u8 element) {
-    if ((element & 0x7f) == 0x7f) return static_cast<std::uint16_t>((element & 0x80) << 8 | 0x7fc0);
-    return tw::f32_to_bf16_bits(tw::e4m3_to_f32(element));
-  }
-  static tw::u8 element(std::uint16_t number) {
-    const float v = tw::bf16_bits_to_f32(number);
-    return tw::is_nan(v) ? static_cast<tw::u8>((number >> 8 & 0x80) | 0x7f) : tw::f32_to_e4m3(v);
-  }
+  static constexpr PanelFloats kFloats = {2, 2, scales};
+  using Element = tw::u8;
+  using Number = tw::u16;
+  struct Convert {
+    tw::u16 numbers[256];
+    Convert() {
+      for (tw::u32 i = 0; i < 256; ++i)
+        numbers[i] = (i & 0x7f) == 0x7f ? static_cast<tw::u16>((i & 0x80) << 8 | 0x7fc0)
+                                        : tw::f32_to_bf16_bits(tw::e4m3_to_f32(static_cast<tw::u8>(i)));
+    }
+    tw::u16 number(tw::u8 element) const { return numbers[element]; }
+    static tw::u8 element(tw::u16 number) {
+      const float v = tw::bf16_bits_to_f32(number);
+      return tw::is_nan(v) ? static_cast<tw::u8>((number >> 8 & 0x80) | 0x7f) : tw::f32_to_e4m3(v);
+    }
+  };
   static constexpr PanelFormat format(const char* name) {
-    PanelFormat f = {};
-    f.name = name, f.floats = {2, 2, scales}, f.number = &number, f.element = &element;
-    return f;
+    return {name, nullptr, kFloats, true, &pack_floats<E4m3Panels>, &unpack_floats<E4m3Panels>};
   }
 };
 
