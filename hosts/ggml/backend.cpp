@@ -20,6 +20,7 @@
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml-impl.h"
+#include "hosts/ggml/gpu.h"
 #include "hosts/ggml/kernels.h"
 #include "hosts/ggml/team.h"
 
@@ -37,7 +38,8 @@ std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
 
 // ---- what is served
 
-// Set by tests that ask for our kernels alone: nothing is left to ggml's, and products of two activations are served.
+// Set by tests that ask for our kernels alone: nothing but copies is left to ggml's, and products of two activations
+// are served.
 bool alone() {
   static const bool set = std::getenv("GGML_TILEWRIGHT_ALONE") != nullptr;
   return set;
@@ -64,7 +66,7 @@ bool serves(const ggml_tensor* op) {
     case GGML_OP_MUL_MAT_ID: break;
     case GGML_OP_CONV_2D:
     case GGML_OP_CONV_2D_DW:
-    case GGML_OP_CONV_3D: return !is_packed(w) && Kernels::of_process().convolution(op);
+    case GGML_OP_CONV_3D: return !is_packed(w) && (ggml_is_empty(op) || Kernels::of_process().convolution(op));
     default: return false;
   }
   // A graph's own tensors would be packed again at every launch, and ggml's kernels read them as they are. A part of
@@ -81,7 +83,7 @@ bool moves_nothing(const ggml_tensor* op) {
 // Whether a backend takes it: what ggml's CPU backend does too, so that a graph is one piece.
 bool supports(const ggml_tensor* op) {
   if (moves_nothing(op) || serves(op)) return true;
-  if (alone()) return false;
+  if (alone() && op->op != GGML_OP_CONT) return false;
   for (const ggml_tensor* src : op->src)
     if (src && is_packed(src)) return false;
   return ggml_backend_dev_supports_op(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), op);
@@ -293,7 +295,11 @@ Function cpu_function(const char* name) {
   return reinterpret_cast<Function>(ggml_backend_reg_get_proc_address(reg, name));
 }
 
+ggml_backend_dev_t computing_device();
+
+// For all backends of the library: one of a GPU has no threads.
 void set_threads(ggml_backend_t backend, int threads) {
+  if (backend->device != computing_device()) return;
   of(backend).threads = threads;
   cpu_function<ggml_backend_set_n_threads_t>("ggml_backend_set_n_threads")(of(backend).cpu, threads);
 }
@@ -310,8 +316,6 @@ ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph* graph) {
 }
 
 // ---- what ggml asks for
-
-ggml_backend_dev_t computing_device();
 
 ggml_backend_t init_backend(ggml_backend_dev_t, const char*) {
   static ggml_guid guid = {0x8d, 0x1f, 0x5a, 0x3e, 0x70, 0x42, 0x4c, 0x9b,
@@ -384,12 +388,14 @@ void* get_proc_address(ggml_backend_reg_t, const char* name) {
 }
 
 ggml_backend_reg_t registration() {
-  static ggml_backend_reg reg = {GGML_BACKEND_API_VERSION,
-                                 {.get_name = [](ggml_backend_reg_t) { return kName; },
-                                  .get_device_count = [](ggml_backend_reg_t) -> std::size_t { return 1; },
-                                  .get_device = [](ggml_backend_reg_t, std::size_t) { return registered_device(); },
-                                  .get_proc_address = get_proc_address},
-                                 nullptr};
+  static ggml_backend_reg reg = {
+      GGML_BACKEND_API_VERSION,
+      {.get_name = [](ggml_backend_reg_t) { return kName; },
+       .get_device_count = [](ggml_backend_reg_t r) { return 1 + gpu_devices(r).size(); },
+       .get_device = [](ggml_backend_reg_t r,
+                        std::size_t i) { return i == 0 ? registered_device() : gpu_devices(r).at(i - 1); },
+       .get_proc_address = get_proc_address},
+      nullptr};
   return &reg;
 }
 

@@ -20,12 +20,6 @@ std::string axes(int count, Value value) {
   return text;
 }
 
-// A dense tensor where kernels can read it.
-const void* readable(const ggml_tensor* t, Scratch& scratch) {
-  if (reinterpret_cast<std::uintptr_t>(t->data) % 16 == 0) return t->data;
-  return std::memcpy(scratch.of(ggml_nbytes(t)), t->data, ggml_nbytes(t));
-}
-
 // How a tensor [width, height, channels, images or filters] lies: channels outside its pixels, or inside, or neither.
 enum class Order { outside, inside, other };
 Order order_of(const ggml_tensor* t) {
@@ -37,28 +31,55 @@ Order order_of(const ggml_tensor* t) {
   return inside ? Order::inside : Order::other;
 }
 
+// A tensor where kernels can read it.
+const void* readable(const ggml_tensor* t, Scratch& scratch) {
+  const auto* const data = static_cast<const std::byte*>(t->data);
+  if (lies_in_order(t)) {
+    if (reinterpret_cast<std::uintptr_t>(data) % 16 == 0) return data;
+    return std::memcpy(scratch.of(ggml_nbytes(t)), data, ggml_nbytes(t));
+  }
+  const std::size_t element = ggml_type_size(t->type);
+  auto* const dense = static_cast<std::byte*>(scratch.of(static_cast<std::size_t>(ggml_nelements(t)) * element));
+  std::byte* to = dense;
+  for (std::int64_t i3 = 0; i3 < t->ne[3]; ++i3)
+    for (std::int64_t i2 = 0; i2 < t->ne[2]; ++i2)
+      for (std::int64_t i1 = 0; i1 < t->ne[1]; ++i1)
+        for (std::int64_t i0 = 0; i0 < t->ne[0]; ++i0, to += element)
+          std::memcpy(to,
+                      data + static_cast<std::size_t>(i0) * t->nb[0] + static_cast<std::size_t>(i1) * t->nb[1] +
+                          static_cast<std::size_t>(i2) * t->nb[2] + static_cast<std::size_t>(i3) * t->nb[3],
+                      element);
+  return dense;
+}
+
 }  // namespace
 
-std::string convolution_text(const ggml_tensor* op) {
+std::int64_t channels_of(const ggml_tensor* op) {
+  return op->op == GGML_OP_CONV_3D ? ggml_get_op_params_i32(op, 9) : op->src[1]->ne[2];
+}
+
+bool lies_in_order(const ggml_tensor* t) { return order_of(t) != Order::other; }
+
+std::string convolution_text(const ggml_tensor* op, ggml_type x_type) {
   const ggml_tensor *w = op->src[0], *x = op->src[1];
   if (!is_float(w->type) || !is_float(x->type) || !is_float(op->type)) return {};
   const Order of_w = order_of(w), of_x = order_of(x), of_y = order_of(op);
-  if (of_w == Order::other || of_x == Order::other || of_y == Order::other) return {};
-  if (op->op != GGML_OP_CONV_2D && of_w == Order::inside) return {};
+  if (of_y == Order::other || (op->op != GGML_OP_CONV_2D && of_w == Order::inside)) return {};
   const int count = op->op == GGML_OP_CONV_3D ? 3 : 2;  // axes of pixels
   const auto param = [&](int i) { return ggml_get_op_params_i32(op, i); };
-  std::int64_t images = x->ne[3], in = x->ne[2], out = w->ne[3], groups = 1;
-  if (op->op == GGML_OP_CONV_3D) in = param(9), images = param(10), out = param(11);
+  const std::int64_t in = channels_of(op);
+  std::int64_t images = x->ne[3], out = w->ne[3], groups = 1;
+  if (op->op == GGML_OP_CONV_3D) images = param(10), out = param(11);
   if (op->op == GGML_OP_CONV_2D_DW) groups = in;
-  return std::string("conv x=") + format_of(x->type) + " w=" + format_of(w->type) + " y=" + format_of(op->type) +
+  return std::string("conv x=") + format_of(x_type) + " w=" + format_of(w->type) + " y=" + format_of(op->type) +
          " n=" + std::to_string(images) + " c=" + std::to_string(in) +
          " in=" + axes(count, [&](int i) { return x->ne[i]; }) + " k=" + std::to_string(out) +
          " kernel=" + axes(count, [&](int i) { return w->ne[i]; }) + " stride=" + axes(count, param) +
          " pad=" + axes(count, [&](int i) { return param(count + i); }) +
          " dilation=" + axes(count, [&](int i) { return param(2 * count + i); }) + " groups=" + std::to_string(groups) +
-         " x_layout=" + (of_x == Order::outside ? "ncdhw" : "ndhwc") +
-         " y_layout=" + (of_y == Order::outside ? "ncdhw" : "ndhwc") +
-         " w_layout=" + (of_w == Order::outside ? "kctrs" : "ktrsc");
+         " x_layout=" + (of_x == Order::inside ? "ndhwc" : "ncdhw") +
+         " y_layout=" + (of_y == Order::inside ? "ndhwc" : "ncdhw") +
+         " w_layout=" + (of_w == Order::inside ? "ktrsc" : "kctrs");
 }
 
 Convolution::Convolution(Engine& engine, const Device& device, const std::string& text)

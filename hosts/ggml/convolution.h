@@ -4,14 +4,21 @@
 
 #include <tilewright/layer.h>
 
+#include <cstdint>
 #include <string>
 
 #include "ggml.h"
 
 namespace tilewright::ggml {
 
-// The text of the problem; empty if no problem describes the operation, e.g. for tensors that are not dense.
-std::string convolution_text(const ggml_tensor* op);
+// Whether kernels read an input as it lies. Of other inputs they take a dense copy.
+bool lies_in_order(const ggml_tensor* t);
+
+// Of x.
+std::int64_t channels_of(const ggml_tensor* op);
+
+// The text of the problem with such an x; empty if no problem describes the operation.
+std::string convolution_text(const ggml_tensor* op, ggml_type x);
 
 class Convolution {
  public:

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs ggml's own programs with libggml-tilewright, and says what they say.
 
-    ./dev hosts ggml [suite] [--quick]
+    ./dev hosts ggml [suite] [--quick] [--gpu]
     ./dev hosts ggml bench MODEL [--threads N] [--rounds N] [--out FILE]
 
 `suite` runs llama.cpp's test-backend-ops, unmodified, and counts its cases by operation: passed, failed, refused by
 this backend, and those that ggml's CPU backend, which has to confirm the results, refuses. --quick: matrix products of
-one type. Then it loads the backend into a ggml of another version, without libLLVM, with a wrong option and with a
+one type. --gpu: on the first GPU instead. Then it loads the backend into a ggml of another version, without libLLVM, with a wrong option and with a
 cache that cannot be written: the host must go on, and one line must say why. `bench` runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then
 llama-perplexity over a text, once with each. Ends with 1 if a case fails, or none passes."""
 
@@ -35,7 +35,7 @@ def environment(plugin):
 
 def alone(plugin):
     """Nothing is left to ggml's kernels, which would be compared with themselves."""
-    return environment(plugin) | {"GGML_TILEWRIGHT_ALONE": "1"}
+    return environment(plugin) | {"GGML_TILEWRIGHT_ALONE": "1", "GGML_TILEWRIGHT_GPU": "1"}
 
 
 def outcome_of(text):
@@ -48,7 +48,7 @@ def suite(args):
     print(f"{'operation':<12} {'passed':>7} {'failed':>7} {'refused':>8} {'unjudged':>9}", flush=True)
     passed = failed = 0
     for op in OPERATIONS[:1] if args.quick else OPERATIONS:
-        command = [os.path.join(args.bin, "test-backend-ops"), "test", "-b", "Tilewright", "-o", op, *(("-p", "type_a=q4_0") if args.quick else ())]
+        command = [os.path.join(args.bin, "test-backend-ops"), "test", "-b", "TilewrightGPU0" if args.gpu else "Tilewright", "-o", op, *(("-p", "type_a=q4_0") if args.quick else ())]
         done = subprocess.run(command, env=alone(args.plugin), capture_output=True, text=True)
         counts = collections.Counter()
         for line in done.stdout.splitlines():
@@ -136,6 +136,7 @@ def main():
         command.add_argument("--plugin", required=True, help="libggml-tilewright.so")
         if what is suite:
             command.add_argument("--quick", action="store_true")
+            command.add_argument("--gpu", action="store_true")
         else:
             command.add_argument("model")
             command.add_argument("--threads", type=int, default=os.cpu_count())

@@ -26,6 +26,7 @@ Kernels::Kernels() {
         GGML_LOG_WARN("tilewright: %.*s\n", static_cast<int>(text.size()), text.data());
       };
     }
+    driver_ = options.driver;
     engine_.emplace(std::move(options));
   } catch (const std::exception& e) {
     warn(e.what());
@@ -78,7 +79,7 @@ const Product* Kernels::product(ggml_type type, std::int64_t n, std::int64_t k, 
 }
 
 const Convolution* Kernels::convolution(const ggml_tensor* op, int threads) {
-  const std::string text = convolution_text(op);
+  const std::string text = convolution_text(op, op->src[1]->type);
   return text.empty() ? nullptr : find(convolutions_, text, threads, text);
 }
 

@@ -21,6 +21,8 @@ namespace tilewright::ggml {
 class Kernels {
  public:
   static Kernels& of_process();
+  Engine* engine() { return engine_ ? &*engine_ : nullptr; }  // null: its options are wrong
+  const std::string& driver() const { return driver_; }       // of GPUs (Options::driver)
 
   // Both return null if no kernel serves it. `threads`: of its launches; 0: one for each CPU that the process may use.
   // What one product packs, those of the same shape for other threads launch.
@@ -36,6 +38,7 @@ class Kernels {
 
   void warn(const char* reason);
 
+  std::string driver_;
   std::optional<Engine> engine_;  // none: its options are wrong, and no kernel serves
   bool warned_ = false;
   std::mutex mutex_;

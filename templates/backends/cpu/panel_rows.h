@@ -81,7 +81,8 @@ struct PanelBlock {
   void each_scale(Row& row, int r, const Move& move) const {
     constexpr int kBytes = c.scale == PanelScale::grouped ? 1 : 2;
     if constexpr (kBytes == 1 || c.scale == PanelScale::half || c.scale == PanelScale::bf16) {
-      for (int i = 0; i < c.scales; ++i) move.template operator()<kBytes>(row.scales[i], scales + kBytes * (kPanel * i + r));
+      for (int i = 0; i < c.scales; ++i)
+        move.template operator()<kBytes>(row.scales[i], scales + kBytes * (kPanel * i + r));
       for (int i = 0; i < (c.minima ? c.scales : 0); ++i)
         move.template operator()<kBytes>(row.minima[i], scales + kBytes * (kPanel * (c.scales + i) + r));
     }
@@ -136,8 +137,7 @@ void pack_codes(std::int64_t k, std::int64_t first, std::int64_t last, Operand f
                 [](const tw::u8* block, const tw::u8* scales, tw::u8* panel, std::int64_t number, int r) {
                   PanelColumns columns[P::kColumns / kPanelColumns];
                   P::read(block, scales, columns);
-                  for (const PanelColumns& each : columns)
-                    PanelBlock<P::kCodes, tw::u8>(panel, number++).put(each, r);
+                  for (const PanelColumns& each : columns) PanelBlock<P::kCodes, tw::u8>(panel, number++).put(each, r);
                 });
 }
 template <class P>
@@ -207,7 +207,8 @@ void each_float_scale(std::int64_t k, std::int64_t panel, Byte* panels, const Mo
   Byte* const head = panels + panel * f.panel_bytes(k);
   const std::int64_t groups = f.scales == FloatScales::columns ? k / kScaleColumns : 1;
   for (std::int64_t r = 0; r < kPanel && f.scales != FloatScales::none; ++r) {
-    const std::int64_t row = panel * kPanel + r, first = f.scales == FloatScales::row ? row : row / kScaleColumns * groups;
+    const std::int64_t row = panel * kPanel + r,
+                       first = f.scales == FloatScales::row ? row : row / kScaleColumns * groups;
     for (std::int64_t g = 0; g < groups; ++g) move(first + g, head + 4 * (kPanel * g + r), row);
   }
 }
@@ -221,9 +222,8 @@ void pack_floats(std::int64_t k, std::int64_t first, std::int64_t last, Operand 
   for (std::int64_t panel = first; panel < last; ++panel) {
     pack_numbers<P>(k, data + panel * kPanel * k * static_cast<std::int64_t>(sizeof(typename P::Element)),
                     to + panel * f.panel_bytes(k) + f.head_bytes(k));
-    each_float_scale<f>(k, panel, to, [&](std::int64_t i, tw::u8* at, std::int64_t) {
-      std::memcpy(at, scales + 4 * i, 4);
-    });
+    each_float_scale<f>(k, panel, to,
+                        [&](std::int64_t i, tw::u8* at, std::int64_t) { std::memcpy(at, scales + 4 * i, 4); });
   }
 }
 template <class P>
