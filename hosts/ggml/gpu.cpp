@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/ggml/gpu.h"
 
+#include <tilewright/error.h>
 #include <tilewright/memory.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "ggml-impl.h"
@@ -34,14 +37,15 @@ struct Gpu {
       : kernels(engine, device), name("TilewrightGPU" + std::to_string(device.ordinal())), about(device.name()) {}
   GpuKernels kernels;
   std::string name, about;
+  std::atomic<bool> failed = false;  // a transfer: what tensors hold is not known
   ggml_backend_device device = {};
   ggml_backend_buffer_type type = {};
 };
 Gpu& of(ggml_backend_dev_t device) { return *static_cast<Gpu*>(device->context); }
 
-// What ggml calls cannot throw.
+// ggml's callbacks must not throw. Logs the exception and returns false.
 template <class Do>
-bool tried(const char* what, const Do& action) {
+bool logged(const char* what, const Do& action) {
   try {
     action();
     return true;
@@ -53,16 +57,14 @@ bool tried(const char* what, const Do& action) {
 
 // ---- memory
 
-// Matrices of weights in the order that a layer's kernels take, one behind the other.
+// A weight tensor's matrices, packed for a layer, stored consecutively.
 struct Packed {
-  const Layer* layer = nullptr;
   const void* end = nullptr;  // of the tensor
   Memory memory;
   std::size_t data_bytes = 0, matrix_bytes = 0;
 
   Packed(const Device& device, const Layer& by, const ggml_tensor* w)
-      : layer(&by),
-        end(static_cast<const std::byte*>(w->data) + ggml_nbytes(w)),
+      : end(static_cast<const std::byte*>(w->data) + ggml_nbytes(w)),
         data_bytes(aligned(by.weight_bytes(StreamName::data))),
         matrix_bytes(data_bytes + aligned(by.weight_bytes(StreamName::scales))) {
     memory = Memory(device, matrix_bytes * static_cast<std::size_t>(matrices(w)));
@@ -72,7 +74,7 @@ struct Packed {
   }
 };
 
-// Tensors lie in it as ggml has them. Beside those of weights that products have used are the packed ones.
+// Holds tensors in ggml's layout, and a packed copy of each weight tensor that a product has used.
 class Buffer {
  public:
   Buffer(Gpu& gpu, std::size_t bytes) : gpu_(gpu), memory_(gpu.kernels.device(), std::max(bytes, kAlign)) {}
@@ -80,7 +82,7 @@ class Buffer {
   void* data() const { return memory_.data(); }
   void set(const void* to, const void* from, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
-    forget(to, bytes);
+    invalidate(to, bytes);
     memory_.upload({static_cast<const std::byte*>(from), bytes}, offset(to));
   }
   void get(const void* from, void* to, std::size_t bytes) {
@@ -92,33 +94,43 @@ class Buffer {
     packed_.clear();
     memory_.fill(value);
   }
-  // The matrices of a tensor of weights; packed at first use, in `stream`.
-  const Packed& packed(const ggml_tensor* w, const Layer& layer, Stream stream) {
+  // The matrices of a tensor of weights. The first use packs them in `stream` and waits, so that any stream may read
+  // them.
+  const Packed& packed(const ggml_tensor* w, const Layer& layer, const OwnedStream& stream) {
     const std::lock_guard lock(mutex_);
-    const auto found = packed_.find(w->data);
-    if (found != packed_.end() && found->second.layer == &layer) return found->second;
+    const std::pair<const void*, const Layer*> key(w->data, &layer);
+    if (const auto found = packed_.find(key); found != packed_.end()) return found->second;
     Packed p(gpu_.kernels.device(), layer, w);
     for (std::int64_t i = 0; i < matrices(w); ++i)
-      layer.pack(stream, {.data = static_cast<const std::byte*>(w->data) + static_cast<std::size_t>(i) * w->nb[2]},
+      layer.pack(stream.get(),
+                 {.data = static_cast<const std::byte*>(w->data) + static_cast<std::size_t>(i) * w->nb[2]},
                  {.data = p.matrix(i), .scales = p.matrix(i) + p.data_bytes});
-    return packed_.insert_or_assign(w->data, std::move(p)).first->second;
+    stream.synchronize();
+    return packed_.emplace(key, std::move(p)).first->second;
   }
 
  private:
   std::size_t offset(const void* p) const {
     return static_cast<std::size_t>(static_cast<const std::byte*>(p) - static_cast<const std::byte*>(memory_.data()));
   }
-  void forget(const void* from, std::size_t bytes) {  // what is packed of bytes that change
-    const auto last = packed_.lower_bound(static_cast<const std::byte*>(from) + bytes);
+  // Discards packed copies that overlap these bytes.
+  void invalidate(const void* from, std::size_t bytes) {
+    const auto last = packed_.lower_bound({static_cast<const std::byte*>(from) + bytes, nullptr});
     for (auto i = packed_.begin(); i != last;) i = i->second.end > from ? packed_.erase(i) : std::next(i);
   }
 
   Gpu& gpu_;
   std::mutex mutex_;
   Memory memory_;
-  std::map<const void*, Packed> packed_;  // by the tensor's address
+  std::map<std::pair<const void*, const Layer*>, Packed> packed_;  // by the tensor's address
 };
 Buffer& of(ggml_backend_buffer_t buffer) { return *static_cast<Buffer*>(buffer->context); }
+
+// These callbacks cannot report a failure, so that the GPU's next graph does.
+template <class Do>
+void kept(const char* what, ggml_backend_buffer_t buffer, const Do& action) {
+  if (!logged(what, action)) of(buffer->buft->device).failed = true;
+}
 
 std::byte* at(const ggml_tensor* t, std::size_t offset) { return static_cast<std::byte*>(t->data) + offset; }
 
@@ -128,34 +140,32 @@ const ggml_backend_buffer_i kBuffer = {
     .init_tensor = nullptr,
     .memset_tensor =
         [](ggml_backend_buffer_t b, ggml_tensor* t, std::uint8_t value, std::size_t offset, std::size_t size) {
-          const std::vector<std::uint8_t> bytes(size, value);
-          tried("memset_tensor", [&] { of(b).set(at(t, offset), bytes.data(), size); });
+          kept("memset_tensor", b, [&] {
+            const std::vector<std::uint8_t> bytes(size, value);
+            of(b).set(at(t, offset), bytes.data(), size);
+          });
         },
-    .set_tensor =
-        [](ggml_backend_buffer_t b, ggml_tensor* t, const void* data, std::size_t offset, std::size_t size) {
-          tried("set_tensor", [&] { of(b).set(at(t, offset), data, size); });
-        },
-    .get_tensor =
-        [](ggml_backend_buffer_t b, const ggml_tensor* t, void* data, std::size_t offset, std::size_t size) {
-          tried("get_tensor", [&] { of(b).get(at(t, offset), data, size); });
-        },
+    .set_tensor = [](ggml_backend_buffer_t b, ggml_tensor* t, const void* data, std::size_t offset,
+                     std::size_t size) { kept("set_tensor", b, [&] { of(b).set(at(t, offset), data, size); }); },
+    .get_tensor = [](ggml_backend_buffer_t b, const ggml_tensor* t, void* data, std::size_t offset,
+                     std::size_t size) { kept("get_tensor", b, [&] { of(b).get(at(t, offset), data, size); }); },
     .set_tensor_2d = nullptr,
     .get_tensor_2d = nullptr,
     .cpy_tensor = nullptr,
-    .clear = [](ggml_backend_buffer_t b, std::uint8_t value) { tried("clear", [&] { of(b).clear(value); }); },
+    .clear = [](ggml_backend_buffer_t b, std::uint8_t value) { kept("clear", b, [&] { of(b).clear(value); }); },
     .reset = nullptr,
 };
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t size) {
   std::unique_ptr<Buffer> buffer;
-  tried("alloc_buffer", [&] { buffer = std::make_unique<Buffer>(of(type->device), size); });
+  logged("alloc_buffer", [&] { buffer = std::make_unique<Buffer>(of(type->device), size); });
   return buffer ? ggml_backend_buffer_init(type, kBuffer, buffer.release(), size) : nullptr;
 }
 
 // ---- computing
 
-// Memory that grows. What is queued may still use it when it is freed: the driver waits.
-class Room {
+// Scratch memory that grows. Freeing it under queued kernels is safe: cuMemFree waits for them.
+class DeviceScratch {
  public:
   std::byte* of(const Device& device, std::size_t bytes) {
     if (bytes > memory_.size()) memory_ = Memory(), memory_ = Memory(device, aligned(bytes + bytes / 4));
@@ -170,8 +180,8 @@ class Room {
   Memory memory_;
 };
 
-// Matrices where kernels can read or write them, each `step` bytes behind the one before.
-struct Matrices {
+// Evenly spaced matrices that kernels can access; `step` is in bytes.
+struct MatrixBatch {
   std::byte* data = nullptr;
   std::int64_t step = 0;
   std::byte* at(std::int64_t i) const { return data + i * step; }
@@ -181,33 +191,34 @@ struct Backend {
   explicit Backend(Gpu& on) : gpu(on), stream(on.kernels.device()) {}
   Gpu& gpu;
   OwnedStream stream;
-  Room w, x, y, cast, places;
+  DeviceScratch w, x, y, cast, places;
 
   const Device& device() const { return gpu.kernels.device(); }
   void launch(const GpuProduct& product, const GemmArgs& args) {
-    const Layer& layer = product.of(args.m);
+    const Layer& layer = product.layer_for(args.m);
     layer.launch(stream.get(), args, cast.of(device(), std::max<std::size_t>(layer.scratch_bytes(args.m), 1)));
   }
   // Bytes where kernels can read them.
-  const std::byte* readable(const std::byte* bytes, std::int64_t count, Room& room);
+  const std::byte* readable(const std::byte* bytes, std::int64_t count, DeviceScratch& room);
 };
 Backend& of(ggml_backend_t backend) { return *static_cast<Backend*>(backend->context); }
 
 std::int64_t row_bytes(const ggml_tensor* t) { return static_cast<std::int64_t>(ggml_row_size(t->type, t->ne[0])); }
 
-Move::Place rows_of(const ggml_tensor* t) {
-  return {t->data,
-          {static_cast<std::int64_t>(t->nb[1]), static_cast<std::int64_t>(t->nb[2]), static_cast<std::int64_t>(t->nb[3])}};
+StridedCopy::Place rows_of(const ggml_tensor* t) {
+  return {
+      t->data,
+      {static_cast<std::int64_t>(t->nb[1]), static_cast<std::int64_t>(t->nb[2]), static_cast<std::int64_t>(t->nb[3])}};
 }
-Move::Place dense_rows(const ggml_tensor* t, void* to) {
+StridedCopy::Place dense_rows(const ggml_tensor* t, void* to) {
   const std::int64_t bytes = row_bytes(t);
   return {to, {bytes, bytes * t->ne[1], bytes * t->ne[1] * t->ne[2]}};
 }
 
-// A tensor's matrices, `times` that follow each other along the third axis being one; 0: all of them are one.
-class Grouped {
+// A tensor as a batch of matrices. Each `times` consecutive matrices along axis 2 are stacked into one; 0 stacks all.
+class StackedMatrices {
  public:
-  Grouped(const ggml_tensor* t, std::int64_t times) : t_(t), times_(times ? times : t->ne[2]) {
+  StackedMatrices(const ggml_tensor* t, std::int64_t times) : t_(t), times_(times ? times : t->ne[2]) {
     const std::int64_t matrix = row_bytes(t) * t->ne[1];
     const std::int64_t count = times ? matrices(t) / times : 1;
     const std::int64_t bytes = matrix * matrices(t) / count;
@@ -217,55 +228,59 @@ class Grouped {
     if (count > 1) of_.step = static_cast<std::int64_t>(aligned(static_cast<std::size_t>(bytes)));
     bytes_ = count * of_.step;
   }
-  bool apart() const { return bytes_ > 0; }  // kernels take them elsewhere
-  Matrices where() const { return of_; }
-  Matrices where(Backend& backend, Room& room) {
-    if (apart()) of_.data = room.of(backend.device(), static_cast<std::size_t>(bytes_));
+  bool needs_copy() const { return bytes_ > 0; }  // kernels use a scratch copy
+  MatrixBatch allocate(Backend& backend, DeviceScratch& room) {
+    if (needs_copy()) of_.data = room.of(backend.device(), static_cast<std::size_t>(bytes_));
     return of_;
   }
-  // Between the tensor and where kernels take them.
+  // Copies the tensor to scratch, or back if `out`.
   void move(Backend& backend, bool out) const {
     const std::int64_t row = row_bytes(t_), matrix = row * t_->ne[1];
     const auto step = [&](int axis) { return static_cast<std::int64_t>(t_->nb[axis]); };
     const std::int64_t groups = t_->ne[2] / times_;
-    Move m;
+    StridedCopy m;
     m.bytes = row, m.count = ggml_nrows(t_), m.shape = {t_->ne[1], times_, groups};
     m.from = {t_->data, {step(1), step(2), step(2) * times_, step(3)}};
     m.to = {of_.data, {row, matrix, of_.step, bytes_ == of_.step ? matrix * t_->ne[2] : of_.step * groups}};
     if (out) std::swap(m.from, m.to);
-    backend.gpu.kernels.move(backend.stream.get(), m);
+    backend.gpu.kernels.copy(backend.stream.get(), m);
   }
 
  private:
   const ggml_tensor* t_;
-  std::int64_t times_, bytes_ = 0;  // bytes_: of all, elsewhere
-  Matrices of_;
+  std::int64_t times_, bytes_ = 0;  // bytes_: of the scratch copy
+  MatrixBatch of_;
 };
 
-Matrices readable(Backend& backend, const ggml_tensor* t, std::int64_t times, Room& room) {
-  Grouped matrices(t, times);
-  const Matrices where = matrices.where(backend, room);
-  if (matrices.apart()) matrices.move(backend, false);
+MatrixBatch readable(Backend& backend, const ggml_tensor* t, std::int64_t times, DeviceScratch& room) {
+  StackedMatrices matrices(t, times);
+  const MatrixBatch where = matrices.allocate(backend, room);
+  if (matrices.needs_copy()) matrices.move(backend, false);
   return where;
 }
 
-const std::byte* Backend::readable(const std::byte* bytes, std::int64_t count, Room& room) {
+const std::byte* Backend::readable(const std::byte* bytes, std::int64_t count, DeviceScratch& room) {
   if (is_vector(bytes)) return bytes;
   std::byte* const to = room.of(device(), static_cast<std::size_t>(count));
-  gpu.kernels.move(stream.get(), {{bytes}, {to}, count, 1});
+  gpu.kernels.copy(stream.get(), {{bytes}, {to}, count, 1});
   return to;
 }
 
-// A product's weights: packed if they are a model's.
+// A product's w: the packed copy if w is constant and the layer packs it.
 class Weights {
  public:
   Weights(Backend& backend, const ggml_tensor* w, ggml_type x) {
-    const bool constant = w->op == GGML_OP_NONE && !w->view_src && ggml_is_contiguous(w);
-    product_ = &backend.gpu.kernels.product(w->type, x, w->ne[1], w->ne[0], constant);
-    if (product_->many->packed())
-      packed_ = &of(w->buffer).packed(w, *product_->many, backend.stream.get());
-    else
-      stored_ = readable(backend, w, 1, backend.w);
+    const auto product = [&](bool constant) {
+      return &backend.gpu.kernels.product(w->type, x, w->ne[1], w->ne[0], constant);
+    };
+    product_ = product(w->op == GGML_OP_NONE && !w->view_src && ggml_is_contiguous(w));
+    if (product_->main->packed()) {
+      packed_ = &of(w->buffer).packed(w, *product_->main, backend.stream);
+      return;
+    }
+    if (StackedMatrices(w, 1).needs_copy())
+      product_ = product(false);  // kernels of constant weights do not wait for it
+    stored_ = readable(backend, w, 1, backend.w);
   }
   const GpuProduct& product() const { return *product_; }
   Operand matrix(std::int64_t i) const {
@@ -276,19 +291,19 @@ class Weights {
  private:
   const GpuProduct* product_;
   const Packed* packed_ = nullptr;
-  Matrices stored_;
+  MatrixBatch stored_;
 };
 
 void multiply(Backend& backend, const ggml_tensor* y) {
   const ggml_tensor *w = y->src[0], *x = y->src[1];
   const Weights weights(backend, w, x->type);
-  // One matrix of w is for `times` matrices of x that follow each other; the only one is for all.
+  // Each matrix of w multiplies `times` consecutive matrices of x; a single matrix multiplies all of them.
   const bool only = matrices(w) == 1;
   const std::int64_t times = only ? 0 : x->ne[2] / w->ne[2], times3 = x->ne[3] / w->ne[3];
   const std::int64_t launches = only ? 1 : w->ne[2] * x->ne[3];
-  const Matrices rows = readable(backend, x, times, backend.x);
-  Grouped results(y, times);
-  const Matrices out = results.where(backend, backend.y);
+  const MatrixBatch rows = readable(backend, x, times, backend.x);
+  StackedMatrices results(y, times);
+  const MatrixBatch out = results.allocate(backend, backend.y);
   for (std::int64_t i = 0; i < launches; ++i) {
     GemmArgs args;
     args.x.data = rows.at(i);
@@ -297,11 +312,11 @@ void multiply(Backend& backend, const ggml_tensor* y) {
     args.m = x->ne[1] * matrices(x) / launches;
     backend.launch(weights.product(), args);
   }
-  if (results.apart()) results.move(backend, true);
+  if (results.needs_copy()) results.move(backend, true);
 }
 
-// y[:, u, t] = w[:, :, ids[u, t]] * x[:, u mod x's, t]. The host reads ids: rows are moved to be those of one expert
-// after the other, multiplied, and moved to their places.
+// y[:, u, t] = w[:, :, ids[u, t]] * x[:, u mod x's, t]. The host reads ids, gathers rows by expert, launches one GEMM
+// per expert, and scatters the results.
 void multiply_by_experts(Backend& backend, const ggml_tensor* y) {
   const ggml_tensor *w = y->src[0], *x = y->src[1], *ids = y->src[2];
   const Weights weights(backend, w, x->type);
@@ -315,9 +330,13 @@ void multiply_by_experts(Backend& backend, const ggml_tensor* y) {
       std::int32_t expert;
       std::memcpy(&expert, &bytes[static_cast<std::size_t>(t) * ids->nb[1] + static_cast<std::size_t>(u) * ids->nb[0]],
                   sizeof expert);
-      of_expert.at(static_cast<std::size_t>(expert)).push_back({static_cast<int>(u), static_cast<int>(t)});
+      if (expert < 0 || expert >= w->ne[2])
+        throw Error(ErrorCode::invalid_argument, "ids", std::to_string(expert),
+                    "must be one of the " + std::to_string(w->ne[2]) + " experts, counted from 0");
+      of_expert[static_cast<std::size_t>(expert)].push_back({static_cast<int>(u), static_cast<int>(t)});
     }
-  // Where each row comes from, is multiplied, and goes; an expert's first one is aligned whatever a row's bytes are.
+  // Each row's index in x, in scratch and in y. Each expert starts at a multiple of 8 rows, so its first row is 16-byte
+  // aligned.
   std::vector<std::array<std::int32_t, 2>> from, between, to;
   std::vector<std::int32_t> first;
   std::int32_t room = 0;  // in rows
@@ -340,9 +359,9 @@ void multiply_by_experts(Backend& backend, const ggml_tensor* y) {
   const std::int64_t x_bytes = row_bytes(x), y_bytes = row_bytes(y);
   std::byte* const rows = backend.x.of(backend.device(), static_cast<std::size_t>(x_bytes * room));
   std::byte* const results = backend.y.of(backend.device(), static_cast<std::size_t>(y_bytes * room));
-  const auto move = [&](Move::Place from, int from_list, Move::Place to, int to_list, std::int64_t row) {
+  const auto move = [&](StridedCopy::Place from, int from_list, StridedCopy::Place to, int to_list, std::int64_t row) {
     from.at = at + from_list * 2 * count, to.at = at + to_list * 2 * count;
-    backend.gpu.kernels.move(backend.stream.get(), {from, to, row, count});
+    backend.gpu.kernels.copy(backend.stream.get(), {from, to, row, count});
   };
   move(rows_of(x), 0, {rows, {x_bytes}}, 1, x_bytes);
   for (std::size_t e = 0; e < of_expert.size(); ++e) {
@@ -357,11 +376,11 @@ void multiply_by_experts(Backend& backend, const ggml_tensor* y) {
   move({results, {y_bytes}}, 1, rows_of(y), 2, y_bytes);
 }
 
-// A dense copy, element by element if the elements of a row are apart.
+// Copies x densely: by row if a row's elements are adjacent, else by element.
 void copy(Backend& backend, const ggml_tensor* x, void* to) {
-  Move move = {rows_of(x), dense_rows(x, to), row_bytes(x), ggml_nrows(x), {x->ne[1], x->ne[2], x->ne[3]}};
+  StridedCopy move = {rows_of(x), dense_rows(x, to), row_bytes(x), ggml_nrows(x), {x->ne[1], x->ne[2], x->ne[3]}};
   if (!dense_elements(x)) {
-    const auto shift = [](Move::Place& place, std::int64_t step) {
+    const auto shift = [](StridedCopy::Place& place, std::int64_t step) {
       std::copy_backward(place.steps.begin(), place.steps.end() - 1, place.steps.end());
       place.steps[0] = step;
     };
@@ -369,13 +388,14 @@ void copy(Backend& backend, const ggml_tensor* x, void* to) {
     shift(move.from, static_cast<std::int64_t>(x->nb[0])), shift(move.to, move.bytes);
     move.shape = {x->ne[0], x->ne[1], x->ne[2]};
   }
-  backend.gpu.kernels.move(backend.stream.get(), move);
+  backend.gpu.kernels.copy(backend.stream.get(), move);
 }
 
 void convolve(Backend& backend, const ggml_tensor* y) {
-  const auto readable = [&](const ggml_tensor* t, Room& room) -> const void* {
+  const auto readable = [&](const ggml_tensor* t, DeviceScratch& room) -> const void* {
     const std::size_t bytes = ggml_nbytes(t);
-    if (lies_in_order(t)) return backend.readable(static_cast<std::byte*>(t->data), static_cast<std::int64_t>(bytes), room);
+    if (lies_in_order(t))
+      return backend.readable(static_cast<std::byte*>(t->data), static_cast<std::int64_t>(bytes), room);
     void* const to = room.of(backend.device(), static_cast<std::size_t>(row_bytes(t) * ggml_nrows(t)));
     copy(backend, t, to);
     return to;
@@ -388,12 +408,12 @@ void convolve(Backend& backend, const ggml_tensor* y) {
   layer.launch(backend.stream.get(), args, backend.cast.of(backend.device(), std::max<std::size_t>(scratch, 1)));
 }
 
-bool moves_nothing(const ggml_tensor* op) {
+bool is_no_op(const ggml_tensor* op) {
   return op->op == GGML_OP_NONE || op->op == GGML_OP_RESHAPE || op->op == GGML_OP_VIEW || op->op == GGML_OP_PERMUTE ||
          op->op == GGML_OP_TRANSPOSE;
 }
 bool supports(ggml_backend_dev_t device, const ggml_tensor* op) {
-  if (moves_nothing(op)) return true;
+  if (is_no_op(op)) return true;
   const ggml_tensor *w = op->src[0], *x = op->src[1];
   switch (op->op) {
     case GGML_OP_MUL_MAT:
@@ -412,19 +432,26 @@ bool supports(ggml_backend_dev_t device, const ggml_tensor* op) {
       return op->type == w->type && ggml_is_contiguous(op) && (dense_elements(w) || ggml_blck_size(w->type) == 1);
     default: return false;
   }
-  return of(device).kernels.serve(op);
+  return of(device).kernels.supports(op);
 }
 
 ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph* graph) {
+  if (of(backend).gpu.failed) {
+    GGML_LOG_ERROR("tilewright: %s: a transfer has failed, so results would be wrong\n", of(backend).gpu.name.c_str());
+    return GGML_STATUS_FAILED;
+  }
   for (int i = 0; i < graph->n_nodes; ++i) {
     const ggml_tensor* node = graph->nodes[i];
-    if (ggml_is_empty(node) || moves_nothing(node)) continue;
-    const bool done = tried(node->name, [&] {
+    if (ggml_is_empty(node) || is_no_op(node) || !(node->flags & GGML_TENSOR_FLAG_COMPUTE)) continue;
+    const bool done = logged(node->name, [&] {
       switch (node->op) {
         case GGML_OP_MUL_MAT: return multiply(of(backend), node);
         case GGML_OP_MUL_MAT_ID: return multiply_by_experts(of(backend), node);
         case GGML_OP_CONT: return copy(of(backend), node->src[0], node->data);
-        default: return convolve(of(backend), node);
+        case GGML_OP_CONV_2D:
+        case GGML_OP_CONV_2D_DW:
+        case GGML_OP_CONV_3D: return convolve(of(backend), node);
+        default: throw Error(ErrorCode::unsupported, "op", ggml_op_name(node->op), "is not supported");
       }
     });
     if (!done) return GGML_STATUS_FAILED;
@@ -443,15 +470,20 @@ ggml_backend_t init_backend(ggml_backend_dev_t device, const char*) {
     delete &of(b);
     delete b;
   };
-  calls.synchronize = [](ggml_backend_t b) { tried("synchronize", [&] { of(b).stream.synchronize(); }); };
+  calls.synchronize = [](ggml_backend_t b) { logged("synchronize", [&] { of(b).stream.synchronize(); }); };
   calls.graph_compute = compute_graph;
-  std::unique_ptr<Backend> backend;
-  tried("init_backend", [&] { backend = std::make_unique<Backend>(of(device)); });
-  return backend ? new ggml_backend{&guid, calls, device, backend.release()} : nullptr;
+  ggml_backend_t made = nullptr;
+  logged("init_backend", [&] {
+    auto backend = std::make_unique<Backend>(of(device));
+    made = new ggml_backend{&guid, calls, device, backend.get()};
+    backend.release();
+  });
+  return made;
 }
 
 void get_memory(ggml_backend_dev_t device, std::size_t* free, std::size_t* total) {
-  *free = *total = static_cast<std::size_t>(of(device).kernels.device().memory_bytes());
+  *total = static_cast<std::size_t>(of(device).kernels.device().memory_bytes());
+  *free = *total / 2;  // weights that are packed are there twice
 }
 
 void get_props(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
@@ -501,7 +533,7 @@ const std::vector<ggml_backend_dev_t>& gpu_devices(ggml_backend_reg_t registrati
     if (!asked || std::strcmp(asked, "1") != 0) return list;
     Kernels& kernels = Kernels::of_process();
     for (int i = 0; kernels.engine() && i < Device::count(kernels.driver()); ++i)
-      tried("a GPU cannot be used", [&] {
+      logged("a GPU cannot be used", [&] {
         list.push_back(&open_gpu(registration, *kernels.engine(), Device::open(i, kernels.driver()))->device);
       });
     return list;

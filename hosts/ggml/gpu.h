@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPUs as devices of ggml, with buffers of their own. They compute products and convolutions alone.
+// GPUs as devices of ggml, with buffers of their own. They compute products, convolutions and copies alone.
 #pragma once
 
 #include <vector>

@@ -2,6 +2,7 @@
 #include "hosts/ggml/gpu_kernels.h"
 
 #include <tilewright/error.h>
+#include <tilewright/pack.h>
 
 #include <algorithm>
 #include <span>
@@ -30,12 +31,12 @@ Text product_text(const std::string& x, ggml_type w, ggml_type x_from, std::int6
   if (format_of(x_from) != x) text.options.x_from = Format::parse(format_of(x_from));
   return text;
 }
-// Coded weights take x as 16-bit floats, which Hopper's matrix units multiply as fast as bytes with scales.
-Text product_of_many(ggml_type w, ggml_type x, std::int64_t n, std::int64_t k, bool constant) {
+// Quantized weights use bf16 x: Hopper's tensor cores multiply it faster than int8 with scales.
+Text main_product(ggml_type w, ggml_type x, std::int64_t n, std::int64_t k, bool constant) {
   return product_text(is_float(w) ? format_of(w) : "bf16", w, x, n, k, constant);
 }
 
-// Weights of 16 bits take x so, too, as ggml's own kernels do.
+// x is cast to w's type, as ggml's own kernels do.
 Text convolution_problem(const ggml_tensor* op) {
   const ggml_type w = op->src[0]->type, x = op->src[1]->type;
   Text text{convolution_text(op, w), {.x_from = {}, .pack = false}};
@@ -43,15 +44,15 @@ Text convolution_problem(const ggml_tensor* op) {
   return text;
 }
 
-// What the kernel takes that moves bytes; Move says what it means.
-struct MoveArgs {
+// The copy kernel's arguments; see StridedCopy.
+struct CopyArgs {
   const void* from;
   void* to;
   const std::int32_t *from_at, *to_at;
   std::int64_t from_steps[4], to_steps[4], shape[3], units, count;
 };
 
-constexpr const char* kMove = R"(
+constexpr const char* kCopy = R"(
 struct Args {
   const char* from; char* to; const int *from_at, *to_at;
   long long from_steps[4], to_steps[4], shape[3], units, count;
@@ -62,7 +63,7 @@ __device__ long long place(const Args& a, const long long (&steps)[4], const int
   for (int axis = 0; axis < 3; ++axis) sum += piece % a.shape[axis] * steps[axis], piece /= a.shape[axis];
   return sum + piece * steps[3];
 }
-extern "C" __global__ void __launch_bounds__(256) move_bytes(const Args a) {
+extern "C" __global__ void __launch_bounds__(256) copy_strided(const Args a) {
   for (long long i = blockIdx.x * 256ll + threadIdx.x; i < a.count * a.units; i += gridDim.x * 256ll) {
     const long long piece = i / a.units, unit = i % a.units;
     const UNIT* from = reinterpret_cast<const UNIT*>(a.from + place(a, a.from_steps, a.from_at, piece));
@@ -71,27 +72,50 @@ extern "C" __global__ void __launch_bounds__(256) move_bytes(const Args a) {
 }
 )";
 
-Task move_task(int unit) {
-  const char* const name = unit == 16 ? "uint4" : unit == 8 ? "uint2" : unit == 4 ? "unsigned" : unit == 2 ? "unsigned short" : "char";
+Task copy_task(int unit) {
+  const char* const name = unit == 16  ? "uint4"
+                           : unit == 8 ? "uint2"
+                           : unit == 4 ? "unsigned"
+                           : unit == 2 ? "unsigned short"
+                                       : "char";
   Task task;
-  task.key = "ggml move_bytes unit=" + std::to_string(unit);
+  task.key = "ggml copy_strided unit=" + std::to_string(unit);
   task.rows = task.cols = 1;
-  task.candidates = {{"move_bytes", {{"unit", unit}}}};
+  task.candidates = {{"copy_strided", {{"unit", unit}}}};
   task.source = [name](const Candidate&) {
     Source source;
-    source.name = "ggml/move_bytes";
-    source.text = std::string("#define UNIT ") + name + kMove;
-    source.entry = "move_bytes";
+    source.name = "ggml/copy_strided";
+    source.text = std::string("#define UNIT ") + name + kCopy;
+    source.entry = "copy_strided";
     source.plan.threads = 256;
     source.plan.x.per_rows = 256;
     return source;
   };
-  task.arguments = [](std::span<void* const>, std::int64_t) { return std::vector<std::byte>(sizeof(MoveArgs)); };
+  task.arguments = [](std::span<void* const>, std::int64_t) { return std::vector<std::byte>(sizeof(CopyArgs)); };
   return task;
 }
 
+// Whether both GEMMs pack w identically. Packs bytes and compares, because no field says so.
+bool same_packing(const Problem& a, const Problem& b) {
+  Gemm one = *a.as<Gemm>(), other = *b.as<Gemm>();
+  if (one.packing != other.packing) return false;
+  if (one.packing == Packing::none) return true;
+  one.n = other.n = 64;  // a tile's rows
+  std::vector<std::byte> w(static_cast<std::size_t>(one.w.stream_bytes(0, one.n, one.k)));
+  std::uint32_t seed = 1;
+  for (std::byte& byte : w) byte = static_cast<std::byte>((seed = seed * 1664525u + 1013904223u) >> 24);
+  const auto packed = [&](const Gemm& gemm) {
+    std::array<std::vector<std::byte>, 2> streams;
+    streams[0].resize(static_cast<std::size_t>(packed_bytes(gemm, StreamName::data)));
+    streams[1].resize(static_cast<std::size_t>(packed_bytes(gemm, StreamName::scales)));
+    pack_weights(gemm, {.data = w.data()}, {.data = streams[0].data(), .scales = streams[1].data()});
+    return streams;
+  };
+  return packed(one) == packed(other);
+}
+
 // The largest unit, up to 16 bytes, that divides all of these.
-int unit_of(std::span<const std::int64_t> numbers) {
+int copy_width(std::span<const std::int64_t> numbers) {
   std::int64_t all = 16;
   for (const std::int64_t n : numbers) all |= n;
   return static_cast<int>(all & -all);
@@ -101,23 +125,23 @@ std::int64_t address(const void* p) { return static_cast<std::int64_t>(reinterpr
 
 }  // namespace
 
-bool GpuKernels::serve(const ggml_tensor* op) {
+bool GpuKernels::supports(const ggml_tensor* op) {
   const ggml_tensor *w = op->src[0], *x = op->src[1];
   Text text;
   if (op->op == GGML_OP_MUL_MAT || op->op == GGML_OP_MUL_MAT_ID) {
     if (!format_of(w->type) || !is_float(x->type) || w->ne[1] < 1 || w->ne[0] < 1) return false;
-    text = product_of_many(w->type, x->type, w->ne[1], w->ne[0], false);
+    text = main_product(w->type, x->type, w->ne[1], w->ne[0], false);
   } else {
     text = convolution_problem(op);
   }
   if (text.problem.empty()) return false;
   const std::lock_guard lock(mutex_);
-  const auto [at, added] = served_.try_emplace(text.key(), false);
+  const auto [at, added] = supported_.try_emplace(text.key(), false);
   if (added) {
     try {
       const LayerProblems problems = layer_problems(Problem::parse(text.problem), device_.arch(), text.options);
       at->second = only_reference(problems.main, device_.arch()).empty();
-    } catch (const Error&) {  // no problem describes it
+    } catch (const std::exception&) {  // no problem describes it
     }
   }
   return at->second;
@@ -130,13 +154,13 @@ const GpuProduct& GpuKernels::product(ggml_type w, ggml_type x, std::int64_t n, 
     if (const auto found = products_.find(key); found != products_.end()) return found->second;
   }
   GpuProduct made;
-  const Text many = product_of_many(w, x, n, k, constant);
-  made.many = &layer(many.key(), many.problem, many.options);
+  const Text many = main_product(w, x, n, k, constant);
+  made.main = &layer(many.key(), many.problem, many.options);
   if (!is_float(w)) {  // quantized to bytes in the launch itself
     const Text few = product_text("q8_1", w, x, n, k, constant);
     const LayerProblems problems = layer_problems(Problem::parse(few.problem), device_.arch(), few.options);
-    if (problems.few && problems.repack == made.many->problems().repack)
-      made.few = &layer(few.key(), few.problem, few.options);
+    if (problems.few && same_packing(problems.main, made.main->problems().main))
+      made.small_m = &layer(few.key(), few.problem, few.options);
   }
   const std::lock_guard lock(mutex_);
   return products_.emplace(key, made).first->second;
@@ -160,26 +184,26 @@ const Layer& GpuKernels::layer(const std::string& key, const std::string& proble
   return *slot->layer;
 }
 
-void GpuKernels::move(Stream stream, const Move& pieces) {
-  const Move::Place &from = pieces.from, &to = pieces.to;
-  std::vector<std::int64_t> numbers = {pieces.bytes, address(from.data), address(to.data)};
+void GpuKernels::copy(Stream stream, const StridedCopy& copy) {
+  const StridedCopy::Place &from = copy.from, &to = copy.to;
+  std::vector<std::int64_t> numbers = {copy.bytes, address(from.data), address(to.data)};
   numbers.insert(numbers.end(), from.steps.begin(), from.steps.end());
   numbers.insert(numbers.end(), to.steps.begin(), to.steps.end());
-  const int unit = unit_of(numbers);
+  const int unit = copy_width(numbers);
   const Kernel* kernel;
   {
     const std::lock_guard lock(mutex_);
-    auto at = moves_.find(unit);
-    if (at == moves_.end()) at = moves_.emplace(unit, engine_.prepare(move_task(unit), device_)).first;
+    auto at = copies_.find(unit);
+    if (at == copies_.end()) at = copies_.emplace(unit, engine_.prepare(copy_task(unit), device_)).first;
     kernel = &at->second;
   }
-  MoveArgs args = {};
+  CopyArgs args = {};
   args.from = from.data, args.to = const_cast<void*>(to.data);
   args.from_at = from.at, args.to_at = to.at;
   std::copy(from.steps.begin(), from.steps.end(), args.from_steps);
   std::copy(to.steps.begin(), to.steps.end(), args.to_steps);
-  std::copy(pieces.shape.begin(), pieces.shape.end(), args.shape);
-  args.units = pieces.bytes / unit, args.count = pieces.count;
+  std::copy(copy.shape.begin(), copy.shape.end(), args.shape);
+  args.units = copy.bytes / unit, args.count = copy.count;
   kernel->launch(stream, std::as_bytes(std::span(&args, 1)), args.units * args.count, 1);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of one GPU for ggml tensors: products, convolutions, and one that moves bytes.
+// The kernels of one GPU for ggml tensors: products, convolutions, and a strided copy.
 #pragma once
 
 #include <tilewright/layer.h>
@@ -17,13 +17,13 @@
 
 namespace tilewright::ggml {
 
-// Pieces of `bytes` bytes, [shape[0], shape[1], shape[2], any number], from one place to another. If `at` is set, piece i
-// is at[2 i] on the first axis and at[2 i + 1] on the second.
-struct Move {
+// Copies `count` pieces of `bytes` bytes between strided 4-D layouts; the last extent is implied. If `at` is set, piece
+// i is at index at[2 i] of axis 0 and at[2 i + 1] of axis 1.
+struct StridedCopy {
   struct Place {
-    const void* data = nullptr;             // device memory
+    const void* data = nullptr;              // device memory
     std::array<std::int64_t, 4> steps = {};  // bytes from one piece to the next, of each axis
-    const std::int32_t* at = nullptr;       // device memory
+    const std::int32_t* at = nullptr;        // device memory
   };
   Place from, to;
   std::int64_t bytes = 0, count = 0;  // count: of all pieces
@@ -32,9 +32,9 @@ struct Move {
 
 // y[m][n] of floats = x[m][k] * w[n][k].
 struct GpuProduct {
-  const Layer* many = nullptr;  // of any number of rows; packs the weights
-  const Layer* few = nullptr;   // takes weights so, too, and is faster for few rows; null: there is none
-  const Layer& of(std::int64_t rows) const { return few && rows <= few->problems().few ? *few : *many; }
+  const Layer* main = nullptr;     // for any m; its layout is the packed one
+  const Layer* small_m = nullptr;  // reads the same packed w and is faster for few rows; may be null
+  const Layer& layer_for(std::int64_t m) const { return small_m && m <= small_m->problems().few ? *small_m : *main; }
 };
 
 // Thread-safe. Launches and their errors are those of Layer and Kernel.
@@ -43,13 +43,13 @@ class GpuKernels {
   GpuKernels(Engine& engine, const Device& device) : engine_(engine), device_(device) {}
   const Device& device() const { return device_; }
 
-  // Whether kernels, and not only the reference, compute it. Compiles nothing.
-  bool serve(const ggml_tensor* op);
+  // Whether a fast kernel, not just the reference, supports it. Compiles nothing.
+  bool supports(const ggml_tensor* op);
 
-  // `constant`: w is a model's, and may be packed.
+  // `constant`: w never changes, and may be packed.
   const GpuProduct& product(ggml_type w, ggml_type x, std::int64_t n, std::int64_t k, bool constant);
   const Layer& convolution(const ggml_tensor* op);
-  void move(Stream stream, const Move& pieces);
+  void copy(Stream stream, const StridedCopy& copy);
 
  private:
   struct Slot {
@@ -61,10 +61,10 @@ class GpuKernels {
   Engine& engine_;
   Device device_;
   std::mutex mutex_;
-  std::map<std::string, bool> served_;  // by problem and options, as slots_
+  std::map<std::string, bool> supported_;  // by problem and options, as slots_
   std::map<std::string, std::unique_ptr<Slot>> slots_;
   std::map<std::tuple<ggml_type, ggml_type, std::int64_t, std::int64_t, bool>, GpuProduct> products_;
-  std::map<int, Kernel> moves_;                         // by bytes that a thread moves at once
+  std::map<int, Kernel> copies_;  // by bytes that a thread moves at once
 };
 
 }  // namespace tilewright::ggml

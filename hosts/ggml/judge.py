@@ -1,15 +1,22 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ggml's own programs with libggml-tilewright, and says what they say.
+"""Runs ggml's own programs with libggml-tilewright, and reports their results.
 
     ./dev hosts ggml [suite] [--quick] [--gpu]
     ./dev hosts ggml bench MODEL [--threads N] [--rounds N] [--out FILE]
+    ./dev hosts ggml types MODEL [--threads N] [--out FILE]
+    ./dev hosts ggml perf [--rounds N] [--out FILE]
 
 `suite` runs llama.cpp's test-backend-ops, unmodified, and counts its cases by operation: passed, failed, refused by
 this backend, and those that ggml's CPU backend, which has to confirm the results, refuses. --quick: matrix products of
-one type. --gpu: on the first GPU instead. Then it loads the backend into a ggml of another version, without libLLVM, with a wrong option and with a
-cache that cannot be written: the host must go on, and one line must say why. `bench` runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then
-llama-perplexity over a text, once with each. Ends with 1 if a case fails, or none passes."""
+one type. --gpu: on the first GPU instead. Then it loads the backend into a ggml of another version, without libLLVM,
+with a wrong option and with a cache that cannot be written: the host must go on, and one line must say why. `bench`
+runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then llama-perplexity
+over a text, once with each. It counts the kernels that two starts compile, the second of which must compile none.
+`types` has llama-quantize write the model in each type of weights, and compares the perplexities of both. `perf` times products on the first GPU with `test-backend-ops perf`, ours
+and ggml's CUDA backend in turns; it needs nvcc.
+
+`suite` ends with 1 if a case fails or none passes, `bench` if the second start compiles a kernel."""
 
 import argparse
 import collections
@@ -23,6 +30,7 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OPERATIONS = ("MUL_MAT", "MUL_MAT_ID", "CONV_2D", "CONV_2D_DW", "CONV_3D", "IM2COL")
+TYPES = "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0".split()
 TESTS = (("-p", "512", "-n", "0"), ("-p", "0", "-n", "128"))
 
 
@@ -33,9 +41,9 @@ def environment(plugin):
     return env
 
 
-def alone(plugin):
+def alone(plugin, gpu=False):
     """Nothing is left to ggml's kernels, which would be compared with themselves."""
-    return environment(plugin) | {"GGML_TILEWRIGHT_ALONE": "1", "GGML_TILEWRIGHT_GPU": "1"}
+    return environment(plugin) | {"GGML_TILEWRIGHT_ALONE": "1", "GGML_TILEWRIGHT_GPU": str(int(gpu))}
 
 
 def outcome_of(text):
@@ -49,7 +57,7 @@ def suite(args):
     passed = failed = 0
     for op in OPERATIONS[:1] if args.quick else OPERATIONS:
         command = [os.path.join(args.bin, "test-backend-ops"), "test", "-b", "TilewrightGPU0" if args.gpu else "Tilewright", "-o", op, *(("-p", "type_a=q4_0") if args.quick else ())]
-        done = subprocess.run(command, env=alone(args.plugin), capture_output=True, text=True)
+        done = subprocess.run(command, env=alone(args.plugin, args.gpu), capture_output=True, text=True)
         counts = collections.Counter()
         for line in done.stdout.splitlines():
             case = re.fullmatch(rf"\s*({op}\(.*\)): (.*)", re.sub("\x1b\\[[0-9;]*m", "", line))
@@ -59,7 +67,7 @@ def suite(args):
             counts[outcome] += 1
             if outcome == "failed":
                 print(f"  failed: {case[1]}: {case[2]}")
-        if not counts:
+        if not counts or done.returncode < 0:
             sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
         print(f"{op:<12} {counts['passed']:>7} {counts['failed']:>7} {counts['refused']:>8} {counts['unjudged']:>9}", flush=True)
         passed, failed = passed + counts["passed"], failed + counts["failed"]
@@ -105,6 +113,14 @@ def perplexity(args, plugin):
     return float(found[1])
 
 
+def compiled_at_starts(args):
+    """How many kernels the first start of llama-bench with an empty cache compiles, and the second one."""
+    command = [os.path.join(args.bin, "llama-bench"), "-m", args.model, "-t", str(args.threads), "-r", "1", "-p", "64", "-n", "8"]
+    with tempfile.TemporaryDirectory() as folder:
+        env = environment(args.plugin) | {"TILEWRIGHT_CACHE": os.path.join(folder, "cache.db"), "TILEWRIGHT_LOG": "info"}
+        return [subprocess.run(command, env=env, capture_output=True, text=True).stderr.count(": compiled in ") for _ in range(2)]
+
+
 def bench(args):
     result = {"model": os.path.basename(args.model), "threads": args.threads, "rounds": args.rounds, "tests": {}}
     for test in TESTS:
@@ -119,9 +135,83 @@ def bench(args):
         result["tests"][name] = {"ratio": ratio, **times}
     result["perplexity"] = {"ggml": perplexity(args, None), "tilewright": perplexity(args, args.plugin)}
     print("perplexity of {}: ggml {:.4f}, tilewright {:.4f}".format(os.path.basename(args.text), *result["perplexity"].values()))
+    result["compiled"] = compiled_at_starts(args)
+    print("kernels that a start compiles: the first {}, the second {}".format(*result["compiled"]))
     if args.out:
         with open(args.out, "w") as file:
             json.dump(result, file, indent=1)
+            file.write("\n")
+    return 1 if result["compiled"][1] else 0
+
+
+def types(args):
+    """The model in each type. llama-quantize falls back to another type if k is not a multiple of the block."""
+    run = lambda *command: subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    result, worst = {}, 0.0
+    with tempfile.TemporaryDirectory() as folder:
+        importance, file = os.path.join(folder, "importance.gguf"), os.path.join(folder, "model.gguf")
+        done = run(os.path.join(args.bin, "llama-imatrix"), "-m", args.model, "-f", args.text, "-o", importance, "-t", args.threads, "-c", 512)
+        if done.returncode:
+            sys.exit(f"judge: error: llama-imatrix ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        print(f"{'type':<9} {'ggml':>14} {'tilewright':>14} {'difference':>11}  tensors of products", flush=True)
+        for name in TYPES:
+            done = run(os.path.join(args.bin, "llama-quantize"), "--allow-requantize", "--pure", "--imatrix", importance, args.model, file, name, args.threads)
+            if done.returncode:
+                sys.exit(f"judge: error: llama-quantize to {name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            counts = collections.Counter(re.findall(r"converting to ([a-z0-9_]+)", done.stderr + done.stdout, re.IGNORECASE))
+            theirs, ours = (perplexity(argparse.Namespace(**{**vars(args), "model": file}), plugin) for plugin in (None, args.plugin))
+            result[name] = {"ggml": theirs, "tilewright": ours, "tensors": counts}
+            worst = max(worst, abs(ours / theirs - 1))
+            print(f"{name:<9} {theirs:14.4f} {ours:14.4f} {ours / theirs - 1:+10.2%}  {dict(counts)}", flush=True)
+    print(f"largest difference {worst:.2%}")
+    if args.out:
+        with open(args.out, "w") as out:
+            json.dump({"model": os.path.basename(args.model), "text": os.path.basename(args.text), "types": result}, out, indent=1)
+            out.write("\n")
+    return 0
+
+
+# Types by ggml's number: columns and bytes of a block.
+PERF_TYPES = {"q4_0": (2, 32, 18), "q4_K": (12, 256, 144), "q6_K": (14, 256, 210), "mxfp4": (39, 32, 17)}
+MUL_MAT, F32 = 29, 0  # ggml 0.25's numbers
+
+
+def perf_cases():
+    """Lines of --test-file: an operation, the type and shape of its result, no parameters, and two sources."""
+    for name, (number, columns, size) in PERF_TYPES.items():
+        for rows, k in ((4096, 14336), (14336, 4096)):
+            for m in (1, 8, 64, 512):
+                row = k // columns * size
+                w = f"{number} {k} {rows} 1 1 {size} {row} {row * rows} {row * rows}"
+                x = f"{F32} {k} {m} 1 1 4 {4 * k} {4 * k * m} {4 * k * m}"
+                yield f"{MUL_MAT} {F32} {rows} {m} 1 1 0 2 {w} {x} {name}-{rows}x{k}-m{m}"
+
+
+def perf(args):
+    times = collections.defaultdict(lambda: {"ggml": [], "tilewright": []})
+    env = alone(args.plugin, gpu=True)
+    env["LD_PRELOAD"] = "libcuda.so.1"  # libggml-cuda has its symbols, and may not name it
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as cases:
+        cases.write("\n".join(perf_cases()) + "\n")
+        cases.flush()
+        for _ in range(args.rounds):
+            for who, device in (("ggml", "CUDA0"), ("tilewright", "TilewrightGPU0")):
+                command = [os.path.join(args.bin, "test-backend-ops"), "perf", "-b", device, "--test-file", cases.name]
+                done = subprocess.run(command, env=env, capture_output=True, text=True)
+                found = re.findall(r"name=([\w-]+),.*?\s([\d.]+) us/run", re.sub("\x1b\\[[0-9;]*m", "", done.stdout))
+                if done.returncode or not found:
+                    sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+                for name, time in found:
+                    times[name][who].append(float(time))
+    ratios = []
+    for name, both in times.items():
+        theirs, ours = (statistics.median(both[who]) for who in ("ggml", "tilewright"))
+        ratios.append(theirs / ours)
+        print(f"{name:<24} ggml {theirs:9.2f} us  tilewright {ours:9.2f} us  {ratios[-1]:.2f}")
+    print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump(times, file, indent=1)
             file.write("\n")
     return 0
 
@@ -129,7 +219,7 @@ def bench(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, what in (("suite", suite), ("bench", bench)):
+    for name, what in (("suite", suite), ("bench", bench), ("types", types), ("perf", perf)):
         command = commands.add_parser(name)
         command.set_defaults(what=what)
         command.add_argument("--bin", required=True, help="folder of llama.cpp's programs")
@@ -137,12 +227,14 @@ def main():
         if what is suite:
             command.add_argument("--quick", action="store_true")
             command.add_argument("--gpu", action="store_true")
-        else:
+            continue
+        command.add_argument("--out")
+        if what in (bench, perf):
+            command.add_argument("--rounds", type=int, default=5 if what is bench else 3)
+        if what in (bench, types):
             command.add_argument("model")
             command.add_argument("--threads", type=int, default=os.cpu_count())
-            command.add_argument("--rounds", type=int, default=5)
             command.add_argument("--text", default=os.path.join(ROOT, "LICENSE"))
-            command.add_argument("--out")
     args = parser.parse_args()
     return args.what(args)
 

@@ -3,6 +3,7 @@
 
 #include <tilewright/error.h>
 
+#include <cstdlib>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -48,7 +49,10 @@ const Device& Kernels::device(int threads) {
     else
       run_on_new_threads(count, body);
   };
-  return devices_.emplace(threads, Device::open_cpu({.threads = threads, .parallel_for = parallel_for, .target = {}}))
+  const char* const target = std::getenv("GGML_TILEWRIGHT_TARGET");
+  return devices_
+      .emplace(threads,
+               Device::open_cpu({.threads = threads, .parallel_for = parallel_for, .target = target ? target : ""}))
       .first->second;
 }
 
