@@ -2,7 +2,7 @@
 # libtilewright from its folders. Each folder is an object library, so that its tests link it alone.
 include(templates/embed.cmake)
 
-# Of all folders, the sources that compute on the host or rank candidates: the wheel keeps these fast.
+# Of all folders, the sources that compute on the host or rank candidates: the wheel does not build these at -Os.
 set(TILEWRIGHT_FAST_SOURCES "formats|fast_path|host|judge|matrix|pieces|stochastic|fill|numerics|hessian|tiles|post_training|rounding|\
 round_to_nearest|observer|calibration|panels|family|boxes|layer|operands|mma|awq|gptq|bitnet|bitsandbytes|compressed_tensors")
 

@@ -23,6 +23,7 @@
 #include "hosts/ggml/gpu.h"
 #include "hosts/ggml/kernels.h"
 #include "hosts/ggml/team.h"
+#include "hosts/ggml/tensor.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -33,8 +34,6 @@ constexpr std::size_t kAlign = 64;
 ggml_backend_buffer_type_t packed_type();
 
 bool is_packed(const ggml_tensor* t) { return t->buffer && t->buffer->buft == packed_type(); }
-
-std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
 
 // ---- what is served
 
@@ -49,8 +48,6 @@ bool alone() {
 const Product* product_of(const ggml_tensor* w, int threads = 0) {
   return Kernels::of_process().product(w->type, w->ne[1], w->ne[0], threads);
 }
-
-bool dense_elements(const ggml_tensor* t) { return t->nb[0] == ggml_type_size(t->type); }
 
 bool can_read(const ggml_tensor* x) {
   return dense_elements(x) && (x->type == GGML_TYPE_F32 || ggml_get_type_traits(x->type)->to_float);
@@ -75,14 +72,9 @@ bool serves(const ggml_tensor* op) {
   return op->type == GGML_TYPE_F32 && dense_elements(w) && can_read(x) && product_of(w);
 }
 
-bool moves_nothing(const ggml_tensor* op) {
-  return op->op == GGML_OP_NONE || op->op == GGML_OP_RESHAPE || op->op == GGML_OP_VIEW || op->op == GGML_OP_PERMUTE ||
-         op->op == GGML_OP_TRANSPOSE;
-}
-
 // Whether a backend takes it: what ggml's CPU backend does too, so that a graph is one piece.
 bool supports(const ggml_tensor* op) {
-  if (moves_nothing(op) || serves(op)) return true;
+  if (is_no_op(op) || serves(op)) return true;
   if (alone() && op->op != GGML_OP_CONT) return false;
   for (const ggml_tensor* src : op->src)
     if (src && is_packed(src)) return false;
@@ -212,28 +204,18 @@ void multiply(const ggml_tensor* y, int threads) {
 void multiply_by_experts(const ggml_tensor* y, int threads) {
   const ggml_tensor *w = y->src[0], *x = y->src[1], *ids = y->src[2];
   const Product& product = *product_of(w, threads);
-  struct Place {
-    std::int64_t used, token;
-  };
-  std::vector<std::vector<Place>> of_expert(static_cast<std::size_t>(w->ne[2]));
-  for (std::int64_t t = 0; t < ids->ne[1]; ++t)
-    for (std::int64_t u = 0; u < ids->ne[0]; ++u) {
-      std::int32_t expert;
-      std::memcpy(&expert, row(ids, t, 0, 0) + static_cast<std::size_t>(u) * ids->nb[0], sizeof expert);
-      of_expert[static_cast<std::size_t>(expert)].push_back({u, t});
-    }
+  const RowsOfExperts of_expert = rows_of_experts(ids, ids->data, w->ne[2]);
   for (std::size_t e = 0; e < of_expert.size(); ++e) {
-    const std::vector<Place>& places = of_expert[e];
+    const auto& places = of_expert[e];
     if (places.empty()) continue;
     auto* from = static_cast<float*>(g_x.of(places.size() * static_cast<std::size_t>(w->ne[0]) * sizeof(float)));
     auto* to = static_cast<float*>(g_y.of(places.size() * static_cast<std::size_t>(w->ne[1]) * sizeof(float)));
     for (std::size_t i = 0; i < places.size(); ++i)
-      read_row(x, row(x, places[i].used % x->ne[1], places[i].token, 0),
-               from + static_cast<std::int64_t>(i) * w->ne[0]);
+      read_row(x, row(x, places[i][0] % x->ne[1], places[i][1], 0), from + static_cast<std::int64_t>(i) * w->ne[0]);
     product.launch(packed_matrix(product, w, static_cast<std::int64_t>(e), 0), from,
                    static_cast<std::int64_t>(places.size()), to, w->ne[1]);
     for (std::size_t i = 0; i < places.size(); ++i)
-      std::memcpy(const_cast<char*>(row(y, places[i].used, places[i].token, 0)),
+      std::memcpy(const_cast<char*>(row(y, places[i][0], places[i][1], 0)),
                   to + static_cast<std::int64_t>(i) * w->ne[1], static_cast<std::size_t>(w->ne[1]) * sizeof(float));
   }
 }
@@ -346,7 +328,7 @@ ggml_backend_device_i device_calls() {
   calls.get_props = get_props;
   calls.init_backend = init_backend;
   calls.get_buffer_type = [](ggml_backend_dev_t) { return packed_type(); };
-  calls.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return serves(op) || moves_nothing(op); };
+  calls.supports_op = [](ggml_backend_dev_t, const ggml_tensor* op) { return serves(op) || is_no_op(op); };
   calls.supports_buft = [](ggml_backend_dev_t, ggml_backend_buffer_type_t type) {
     return type == packed_type() || ggml_backend_buft_is_host(type);
   };

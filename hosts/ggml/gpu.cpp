@@ -20,6 +20,7 @@
 #include "hosts/ggml/convolution.h"
 #include "hosts/ggml/gpu_kernels.h"
 #include "hosts/ggml/kernels.h"
+#include "hosts/ggml/tensor.h"
 
 namespace tilewright::ggml {
 namespace {
@@ -28,8 +29,6 @@ constexpr std::size_t kAlign = 256;
 constexpr std::size_t kVector = 16;  // bytes to which kernels want matrices aligned
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-std::int64_t matrices(const ggml_tensor* t) { return t->ne[2] * t->ne[3]; }
-bool dense_elements(const ggml_tensor* t) { return t->nb[0] == ggml_type_size(t->type); }
 bool is_vector(const void* p) { return reinterpret_cast<std::uintptr_t>(p) % kVector == 0; }
 
 struct Gpu {
@@ -324,17 +323,7 @@ void multiply_by_experts(Backend& backend, const ggml_tensor* y) {
   backend.stream.synchronize();
   of(ids->view_src ? ids->view_src->buffer : ids->buffer).get(ids->data, bytes.data(), bytes.size());
 
-  std::vector<std::vector<std::array<std::int32_t, 2>>> of_expert(static_cast<std::size_t>(w->ne[2]));
-  for (std::int64_t t = 0; t < ids->ne[1]; ++t)
-    for (std::int64_t u = 0; u < ids->ne[0]; ++u) {
-      std::int32_t expert;
-      std::memcpy(&expert, &bytes[static_cast<std::size_t>(t) * ids->nb[1] + static_cast<std::size_t>(u) * ids->nb[0]],
-                  sizeof expert);
-      if (expert < 0 || expert >= w->ne[2])
-        throw Error(ErrorCode::invalid_argument, "ids", std::to_string(expert),
-                    "must be one of the " + std::to_string(w->ne[2]) + " experts, counted from 0");
-      of_expert[static_cast<std::size_t>(expert)].push_back({static_cast<int>(u), static_cast<int>(t)});
-    }
+  const RowsOfExperts of_expert = rows_of_experts(ids, bytes.data(), w->ne[2]);
   // Each row's index in x, in scratch and in y. Each expert starts at a multiple of 8 rows, so its first row is 16-byte
   // aligned.
   std::vector<std::array<std::int32_t, 2>> from, between, to;
@@ -408,10 +397,6 @@ void convolve(Backend& backend, const ggml_tensor* y) {
   layer.launch(backend.stream.get(), args, backend.cast.of(backend.device(), std::max<std::size_t>(scratch, 1)));
 }
 
-bool is_no_op(const ggml_tensor* op) {
-  return op->op == GGML_OP_NONE || op->op == GGML_OP_RESHAPE || op->op == GGML_OP_VIEW || op->op == GGML_OP_PERMUTE ||
-         op->op == GGML_OP_TRANSPOSE;
-}
 bool supports(ggml_backend_dev_t device, const ggml_tensor* op) {
   if (is_no_op(op)) return true;
   const ggml_tensor *w = op->src[0], *x = op->src[1];

@@ -13,10 +13,11 @@ one type. --gpu: on the first GPU instead. Then it loads the backend into a ggml
 with a wrong option and with a cache that cannot be written: the host must go on, and one line must say why. `bench`
 runs llama-bench with the backend and without, in turns, and prints medians of tokens per second; then llama-perplexity
 over a text, once with each. It counts the kernels that two starts compile, the second of which must compile none.
-`types` has llama-quantize write the model in each type of weights, and compares the perplexities of both. `perf` times products on the first GPU with `test-backend-ops perf`, ours
-and ggml's CUDA backend in turns; it needs nvcc.
+`types` has llama-quantize write the model in each type of weights, and compares the perplexities of both. `perf` times
+products on the first GPU with `test-backend-ops perf`, ours and ggml's CUDA backend in turns; it needs nvcc.
 
-`suite` ends with 1 if a case fails or none passes, `bench` if the second start compiles a kernel."""
+`suite` ends with 1 if a case fails or none passes, `bench` if the first start compiles no kernel or
+the second one does."""
 
 import argparse
 import collections
@@ -30,7 +31,10 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OPERATIONS = ("MUL_MAT", "MUL_MAT_ID", "CONV_2D", "CONV_2D_DW", "CONV_3D", "IM2COL")
-TYPES = "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0".split()
+TYPES = (
+    "F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K "
+    "IQ4_NL IQ4_XS IQ3_S IQ3_XXS IQ2_S IQ2_XS IQ2_XXS IQ1_M IQ1_S TQ2_0 TQ1_0"
+).split()
 TESTS = (("-p", "512", "-n", "0"), ("-p", "0", "-n", "128"))
 
 
@@ -96,29 +100,41 @@ def troubles(args):
             yield name, done.returncode == 0 and len(said) == 1 and ("Backend Tilewright: " in done.stdout) == serves
 
 
-def tokens_per_second(args, plugin, test):
-    command = [os.path.join(args.bin, "llama-bench"), "-m", args.model, "-t", str(args.threads), "-r", "1", "-o", "json", *test]
-    done = subprocess.run(command, env=environment(plugin), capture_output=True, text=True)
+def ran(args, program, *options, env=None):
+    """What a program of llama.cpp printed; ends with its last words if it fails."""
+    command = [os.path.join(args.bin, program), *(str(option) for option in options)]
+    done = subprocess.run(command, env=env or environment(None), capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+    return done
+
+
+def save(args, result):
+    if args.out:
+        with open(args.out, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+def tokens_per_second(args, plugin, test):
+    done = ran(args, "llama-bench", "-m", args.model, "-t", args.threads, "-r", 1, "-o", "json", *test, env=environment(plugin))
     return json.loads(done.stdout)[0]["avg_ts"]
 
 
-def perplexity(args, plugin):
-    command = [os.path.join(args.bin, "llama-perplexity"), "-m", args.model, "-f", args.text, "-t", str(args.threads), "-c", "512"]
-    done = subprocess.run(command, env=environment(plugin), capture_output=True, text=True)
+def perplexity(args, plugin, model):
+    done = ran(args, "llama-perplexity", "-m", model, "-f", args.text, "-t", args.threads, "-c", 512, env=environment(plugin))
     found = re.search(r"Final estimate: PPL = ([0-9.]+)", done.stdout + done.stderr)
-    if done.returncode or not found:
-        sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    if not found:
+        sys.exit(f"judge: error: llama-perplexity of {model} printed no estimate:\n{done.stderr[-3000:]}")
     return float(found[1])
 
 
 def compiled_at_starts(args):
     """How many kernels the first start of llama-bench with an empty cache compiles, and the second one."""
-    command = [os.path.join(args.bin, "llama-bench"), "-m", args.model, "-t", str(args.threads), "-r", "1", "-p", "64", "-n", "8"]
     with tempfile.TemporaryDirectory() as folder:
         env = environment(args.plugin) | {"TILEWRIGHT_CACHE": os.path.join(folder, "cache.db"), "TILEWRIGHT_LOG": "info"}
-        return [subprocess.run(command, env=env, capture_output=True, text=True).stderr.count(": compiled in ") for _ in range(2)]
+        options = ("-m", args.model, "-t", args.threads, "-r", 1, "-p", 64, "-n", 8)
+        return [ran(args, "llama-bench", *options, env=env).stderr.count(": compiled in ") for _ in range(2)]
 
 
 def bench(args):
@@ -133,41 +149,31 @@ def bench(args):
         ratio = medians["tilewright"] / medians["ggml"]
         print(f"{name:<7} ggml {medians['ggml']:8.1f}  tilewright {medians['tilewright']:8.1f} tokens/s  {ratio:.2f}")
         result["tests"][name] = {"ratio": ratio, **times}
-    result["perplexity"] = {"ggml": perplexity(args, None), "tilewright": perplexity(args, args.plugin)}
+    result["perplexity"] = {who: perplexity(args, plugin, args.model) for who, plugin in (("ggml", None), ("tilewright", args.plugin))}
     print("perplexity of {}: ggml {:.4f}, tilewright {:.4f}".format(os.path.basename(args.text), *result["perplexity"].values()))
-    result["compiled"] = compiled_at_starts(args)
-    print("kernels that a start compiles: the first {}, the second {}".format(*result["compiled"]))
-    if args.out:
-        with open(args.out, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
-    return 1 if result["compiled"][1] else 0
+    first, second = result["compiled"] = compiled_at_starts(args)
+    print(f"kernels that a start compiles: the first {first}, the second {second}")
+    save(args, result)
+    if first == 0:
+        print("the first start compiled nothing (is there no libLLVM?), so that the second one proves nothing")
+    return 1 if second or not first else 0
 
 
 def types(args):
     """The model in each type. llama-quantize falls back to another type if k is not a multiple of the block."""
-    run = lambda *command: subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    result, worst = {}, 0.0
+    result = {}
     with tempfile.TemporaryDirectory() as folder:
         importance, file = os.path.join(folder, "importance.gguf"), os.path.join(folder, "model.gguf")
-        done = run(os.path.join(args.bin, "llama-imatrix"), "-m", args.model, "-f", args.text, "-o", importance, "-t", args.threads, "-c", 512)
-        if done.returncode:
-            sys.exit(f"judge: error: llama-imatrix ended with {done.returncode}:\n{done.stderr[-3000:]}")
-        print(f"{'type':<9} {'ggml':>14} {'tilewright':>14} {'difference':>11}  tensors of products", flush=True)
+        ran(args, "llama-imatrix", "-m", args.model, "-f", args.text, "-o", importance, "-t", args.threads, "-c", 512)
+        print(f"{'type':<9} {'ggml':>14} {'tilewright':>14} {'difference':>11}  tensors converted", flush=True)
         for name in TYPES:
-            done = run(os.path.join(args.bin, "llama-quantize"), "--allow-requantize", "--pure", "--imatrix", importance, args.model, file, name, args.threads)
-            if done.returncode:
-                sys.exit(f"judge: error: llama-quantize to {name} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+            done = ran(args, "llama-quantize", "--allow-requantize", "--pure", "--imatrix", importance, args.model, file, name, args.threads)
             counts = collections.Counter(re.findall(r"converting to ([a-z0-9_]+)", done.stderr + done.stdout, re.IGNORECASE))
-            theirs, ours = (perplexity(argparse.Namespace(**{**vars(args), "model": file}), plugin) for plugin in (None, args.plugin))
+            theirs, ours = perplexity(args, None, file), perplexity(args, args.plugin, file)
             result[name] = {"ggml": theirs, "tilewright": ours, "tensors": counts}
-            worst = max(worst, abs(ours / theirs - 1))
             print(f"{name:<9} {theirs:14.4f} {ours:14.4f} {ours / theirs - 1:+10.2%}  {dict(counts)}", flush=True)
-    print(f"largest difference {worst:.2%}")
-    if args.out:
-        with open(args.out, "w") as out:
-            json.dump({"model": os.path.basename(args.model), "text": os.path.basename(args.text), "types": result}, out, indent=1)
-            out.write("\n")
+    print(f"largest difference {max(abs(each['tilewright'] / each['ggml'] - 1) for each in result.values()):.2%}")
+    save(args, {"model": os.path.basename(args.model), "text": os.path.basename(args.text), "types": result})
     return 0
 
 
@@ -196,11 +202,10 @@ def perf(args):
         cases.flush()
         for _ in range(args.rounds):
             for who, device in (("ggml", "CUDA0"), ("tilewright", "TilewrightGPU0")):
-                command = [os.path.join(args.bin, "test-backend-ops"), "perf", "-b", device, "--test-file", cases.name]
-                done = subprocess.run(command, env=env, capture_output=True, text=True)
+                done = ran(args, "test-backend-ops", "perf", "-b", device, "--test-file", cases.name, env=env)
                 found = re.findall(r"name=([\w-]+),.*?\s([\d.]+) us/run", re.sub("\x1b\\[[0-9;]*m", "", done.stdout))
-                if done.returncode or not found:
-                    sys.exit(f"judge: error: {' '.join(command)} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+                if not found:
+                    sys.exit(f"judge: error: test-backend-ops has no device {device}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
                 for name, time in found:
                     times[name][who].append(float(time))
     ratios = []
@@ -209,10 +214,7 @@ def perf(args):
         ratios.append(theirs / ours)
         print(f"{name:<24} ggml {theirs:9.2f} us  tilewright {ours:9.2f} us  {ratios[-1]:.2f}")
     print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
-    if args.out:
-        with open(args.out, "w") as file:
-            json.dump(times, file, indent=1)
-            file.write("\n")
+    save(args, times)
     return 0
 
 

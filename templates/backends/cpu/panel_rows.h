@@ -17,7 +17,7 @@ namespace tilewright::cpu {
 using tw::fmt::read16;
 using tw::fmt::write16;
 
-// Scales of a row's 32 columns, as they are in the panel.
+// Scales of a row's 32 columns, in the panel's encoding.
 struct PanelRow {
   std::uint16_t scales[2], group[2];  // group: of the format's block, scale and minimum or zero point
   std::uint16_t minima[2];
@@ -30,8 +30,8 @@ struct PanelColumns {
 
 // ---- panels of codes
 
-// The codes of 32 columns of a row, four in a word, and where the panel's block has them; `block`: its first byte of
-// the row.
+// Writes the codes of 32 columns of one row into a panel's block, four in a word, and reads them. `block`: the row's
+// first byte.
 template <int bits>
 void put_codes(const tw::u8* codes, tw::u8* block) {
   tw::u32 of[8];
@@ -65,7 +65,7 @@ void get_codes(const tw::u8* block, tw::u8* codes) {
   std::memcpy(codes, of, sizeof of);
 }
 
-// Block `number` of a panel: what stands in front of it, and its parts.
+// Block `number` of a panel: pointers to the panel, to the group in front of it, and to its codes and scales.
 template <PanelCodes c, class Byte>
 struct PanelBlock {
   PanelBlock(Byte* panel, std::int64_t number)
@@ -75,8 +75,8 @@ struct PanelBlock {
         scales(codes + c.code_bytes()) {}
   Byte *panel, *group, *codes, *scales;
 
-  // The scales of row r, by move(in `row`, in the block): two bytes there, one in a block that counts in its group's,
-  // four of a whole row.
+  // Calls move<bytes>(field of `row`, address in the panel) for each scale of row r: 2 bytes, 1 in a grouped block, 4
+  // for a scale of the whole row.
   template <class Row, class Move>
   void each_scale(Row& row, int r, const Move& move) const {
     constexpr int kBytes = c.scale == PanelScale::grouped ? 1 : 2;
@@ -112,12 +112,14 @@ struct PanelBlock {
   }
 };
 
-// P, of a format, has kCodes, and of a block of the format, or of several where that is shorter,
+// P describes a format. It has kCodes and, of one block of the format, or of several if a block is shorter than 32
+// columns:
 //   kColumns, kBytes               both counted
 //   kScaleBytes                    of its item of the stream of scales, or of a row's; 0: the block has its scales
 //   read(block, scales, columns)   all of its columns, 32 in each of `columns`
 //   write(columns, i, block, scales)   32 columns, the i-th, into zeroed bytes
-// Blocks and panels go by move(row of `data`, of `scales`, panel, number of the first block in it, row of the panel).
+// Calls move(block, what holds its scale, panel, number of the panel's first block with its columns, row of the panel)
+// for each block of the format.
 template <class P, class A, class B, class Move>
 void each_block(std::int64_t k, std::int64_t first, std::int64_t last, A* data, A* scales, B* panels,
                 const Move& move) {
@@ -157,10 +159,9 @@ void unpack_codes(std::int64_t k, std::int64_t first, std::int64_t last, const t
 
 // ---- panels of floats
 
-// Numbers of a panel's rows, some columns of all rows at a time: rows that are a power of two apart would take each
-// other's places in the processor's cache. `rows` may be a file's bytes, of any alignment; each(elements, count) gives
-// and takes those of a row.
-constexpr std::int64_t kFloatColumns = 32;
+// Transposes 32 columns of all rows at a time: rows a power of two apart would evict each other from the cache. `rows`
+// may be a file's bytes, of any alignment.
+inline constexpr std::int64_t kFloatColumns = 32;
 
 template <class P>
 void pack_numbers(std::int64_t k, const tw::u8* rows, tw::u8* to) {
@@ -201,7 +202,7 @@ void unpack_numbers(std::int64_t k, const tw::u8* from, tw::u8* rows) {
       }
 }
 
-// The scales of a panel's rows, by move(the number of the stream's float, where the panel has it, row).
+// Calls move(index in the stream of scales, address in the panel, row) for each scale of a panel.
 template <PanelFloats f, class Byte, class Move>
 void each_float_scale(std::int64_t k, std::int64_t panel, Byte* panels, const Move& move) {
   Byte* const head = panels + panel * f.panel_bytes(k);
@@ -235,7 +236,7 @@ void unpack_floats(std::int64_t k, std::int64_t first, std::int64_t last, const 
     unpack_numbers<P>(k, from + panel * f.panel_bytes(k) + f.head_bytes(k),
                       data + panel * kPanel * k * static_cast<std::int64_t>(sizeof(typename P::Element)));
     each_float_scale<f>(k, panel, from, [&](std::int64_t i, const tw::u8* at, std::int64_t row) {
-      // Of rows that share a scale the first has it: others may be another thread's.
+      // Only the first of the rows that share a scale writes it; another thread may own the others.
       if (f.scales != FloatScales::columns || row % kScaleColumns == 0) std::memcpy(scales + 4 * i, at, 4);
     });
   }
