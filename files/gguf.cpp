@@ -69,8 +69,8 @@ constexpr Type kTypes[] = {
     {35, "tq2_0", 256, 66, "tq2_0"},
     {39, "mxfp4", 32, 17, "ggml_mxfp4"},
     {40, "nvfp4", 64, 36, "ggml_nvfp4"},
-    {41, "q1_0", 128, 18, ""},
-    {42, "q2_0", 64, 18, ""},
+    {41, "q1_0", 128, 18, "q1_0"},
+    {42, "q2_0", 64, 18, "q2_0"},
 };
 
 const Type& type_of(std::uint32_t id, const std::string& field) {

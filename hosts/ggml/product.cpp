@@ -29,7 +29,8 @@ constexpr Name kFormats[] = {
     {GGML_TYPE_IQ4_NL, "iq4_nl"},   {GGML_TYPE_IQ4_XS, "iq4_xs"},    {GGML_TYPE_TQ1_0, "tq1_0"},
     {GGML_TYPE_TQ2_0, "tq2_0"},     {GGML_TYPE_IQ3_XXS, "iq3_xxs"},  {GGML_TYPE_IQ3_S, "iq3_s"},
     {GGML_TYPE_IQ2_XXS, "iq2_xxs"}, {GGML_TYPE_IQ2_XS, "iq2_xs"},    {GGML_TYPE_IQ2_S, "iq2_s"},
-    {GGML_TYPE_IQ1_S, "iq1_s"},     {GGML_TYPE_IQ1_M, "iq1_m"},
+    {GGML_TYPE_IQ1_S, "iq1_s"},     {GGML_TYPE_IQ1_M, "iq1_m"},      {GGML_TYPE_Q1_0, "q1_0"},
+    {GGML_TYPE_Q2_0, "q2_0"},
 };
 
 Problem problem_of(ggml_type type, std::int64_t n, std::int64_t k) {

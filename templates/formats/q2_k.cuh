@@ -141,29 +141,33 @@ struct q2_k : Blocks256 {
   struct Tile : TileBase {
     using AfterMma = AfterMmaForBf16<Element, AfterMmaTile, Tile>;
     TW_CONSTANTS(int, kBits = 2);
-    TW_MEMBER static constexpr float factor() { return 1.0f; }
+    TW_MEMBER static constexpr float factor() { return Line<Element>::factor(); }
     TW_CONSTANTS(bool, kScaleAfterMma = false);
     TW_MEMBER static constexpr double rounding() { return line_rounding<Element>(); }
     struct Scales {
-      Affine<Element> of[4][2];
+      Line<Element> of[4][2];
     };  // [group][row]
     TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
       Scales s;
       TW_UNROLL for (int r = 0; r < 2; ++r) {
         const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
-        TW_UNROLL for (u32 g = 0; g < 4; ++g) {
-          // Below 1024 the scale, in the lower nibble; below 64, sixteen times finer, the minimum.
-          const u32 both = prmt(row[part], 0x00005464u, 0x5040u + 0x0101u * g) & 0xfff0ff0fu;
-          s.of[g][r] = line_of<Element>(sub_f16x2(both, 0x54006400u), row[4]);
+        if constexpr (same<Element, tw::f16>()) {
+          TW_UNROLL for (u32 g = 0; g < 4; ++g) {
+            // Below 1024 the scale, in the lower nibble; below 64, sixteen times finer, the minimum.
+            const u32 both = prmt(row[part], 0x00005464u, 0x5040u + 0x0101u * g) & 0xfff0ff0fu;
+            s.of[g][r] = line_of(sub_f16x2(both, 0x54006400u), row[4]);
+          }
+        } else {
+          const MinimaLines<2> lines(low_half<tw::f16>(row[4]), 0.0625f * high_half<tw::f16>(row[4]), r);
+          const u32 scales = row[part] & 0x0f0f0f0fu, minima = row[part] & 0xf0f0f0f0u;
+          TW_UNROLL for (u32 g = 0; g < 4; ++g) s.of[g][r] = lines.at(scales, g, minima, g);
         }
       }
       return s;
     }
     template <int words>
     TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
-      u32 v[4];
-      TileCodes<Element, 2>::template pairs<0>(w, step, v);
-      TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step][r % 2].d.times(v[r], scales.of[step][r % 2].m);
+      Line<Element>::template values<2>(w, step, scales.of[step], a);
     }
   };
 };

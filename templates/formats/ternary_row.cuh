@@ -4,6 +4,7 @@
 // bytes hold four rows where these hold four columns. Encoder "absmean": scale = mean |x| (1 if that is 0), summed in
 // double precision, code = 1 + nearest even of x / scale, clamped to 0..2.
 #pragma once
+#include "formats/shared/blocks32.cuh"
 #include "formats/shared/row_scale.cuh"
 #include "formats/shared/tile_fragments.cuh"
 
@@ -12,13 +13,7 @@ namespace tw::fmt {
 struct TernaryRow {
   TW_CONSTANTS(int, kBits = 2);
   TW_MEMBER static constexpr float step() { return 1.0f; }
-  // Each code selects one of four bytes.
-  TW_MEMBER static void bytes(u32 word, u32* codes) {
-    TW_UNROLL for (int i = 0; i < 4; ++i) {
-      const u32 byte = (word >> (8 * i)) & 0xffu, nibbles = (byte | (byte << 4)) & 0x0f0fu;
-      codes[i] = prmt(0x020100ffu, 0u, (nibbles | (nibbles << 2)) & 0x3333u);
-    }
-  }
+  TW_MEMBER static void bytes(u32 word, u32* codes) { two_bits_less_one(word, codes); }
 };
 
 struct ternary_row : RowCodes<TernaryRow> {

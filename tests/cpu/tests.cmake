@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the library has for CPUs, in all folders: loader, compiler, threads, kernels, engine.
 tilewright_test(cpu tilewright_tuner tilewright_jit tilewright_templates tilewright_cache)
+target_compile_options(test_cpu PRIVATE ${TILEWRIGHT_TEST_COMPUTES})
 target_include_directories(test_cpu PRIVATE ${PROJECT_SOURCE_DIR}/templates ${TILEWRIGHT_GENERATED_DIR})  # the list of formats
 add_test(NAME cpu COMMAND test_cpu)
 set_tests_properties(cpu PROPERTIES COST 200)

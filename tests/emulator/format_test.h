@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks every format's kernels in the emulator; format_test.cpp.in makes a translation unit for each file of
 // templates/formats. Each family reads or writes the format with two choices of knobs: the narrowest and the widest
-// pieces that its layout allows. Every value of every knob is tried on a few formats, in gemm_*_test.cpp.
+// pieces that its layout allows, which x multiplies as floats and, if it can, as codes. Every value of every knob is
+// tried on a few formats, in gemm_*_test.cpp.
 #pragma once
 
 #include "emulator/cast.h"
@@ -34,41 +35,49 @@ constexpr int unit(bool widest, int least) {
 }
 
 template <class X, class W>
-void gemv_pair() {
-  constexpr int kSmall = unit<W>(false, W::kCodes ? 32 : 2), kLarge = unit<W>(true, 1);
+void gemv_narrow() {
+  constexpr int kSmall = unit<W>(false, W::kCodes ? 32 : 2);
   check_gemv<X, W, PlainF32, gemm::GemvKnobs{.tokens = 1, .unit = kSmall, .lanes = 4, .staged_k = 1}>();
+}
+template <class X, class W>
+void gemv_wide() {
+  constexpr int kLarge = unit<W>(true, 1);
   check_gemv<
       X, W, Epilogue<f16, float, Act::silu>,
       gemm::GemvKnobs{
           .tokens = 2, .unit = kLarge, .lanes = 8, .warps_k = 2, .warps = 8, .rows = 2, .staged_k = 1, .split_k = 2}>();
 }
+// The widest pieces against x in blocks of codes, if there are kernels for that, else against the same x.
 template <class W>
 void gemv() {
-  if constexpr (W::kGroup == 0)
+  if constexpr (W::kGroup == 0) {
     SUCCEED("no fast path");
-  else if constexpr (fmt::has_zero_point<W>())
-    gemv_pair<W, W>();
-  else
-    gemv_pair<fmt::f16, W>();
-  if constexpr (W::kGroup > 0 && by_blocks<W>) gemv_pair<fmt::q8_1, W>();
+  } else {
+    using X = tw::select<fmt::has_zero_point<W>(), W, fmt::f16>;
+    gemv_narrow<X, W>();
+    gemv_wide<tw::select<by_blocks<W> && !fmt::has_zero_point<W>(), fmt::q8_1, X>, W>();
+  }
 }
 
 template <class X, class W>
-void mma_coded() {
+void mma_narrow() {
   constexpr int kSmall = std::clamp(W::kBlock > 128 ? 64 : W::kBlock, 32, 128);
   constexpr int kColumns = W::template raw_bytes<64>() < 1 << 15 ? 64 : 128;
   check_mma<X, W, PlainF32, coded(tile(16, 64, kColumns, 1, 4), kSmall)>();
+}
+template <class X, class W>
+void mma_wide() {
   check_mma<X, W, Epilogue<f16, float, Act::silu>, coded(tile(32, 128, 128, 2, 4), 128, 2, false)>();
 }
 template <class W>
 void mma() {
   using T = typename W::Element;
   if constexpr (W::kCodes) {
-    mma_coded<fmt::f16, W>();
-    if constexpr (by_blocks<W>) mma_coded<fmt::q8_1, W>();
+    mma_narrow<fmt::f16, W>();
+    mma_wide<tw::select<by_blocks<W>, fmt::q8_1, fmt::f16>, W>();
   } else if constexpr (fmt::is_table<W>()) {
-    mma_coded<fmt::f16, W>();
-    mma_coded<fmt::bf16, W>();
+    mma_narrow<fmt::f16, W>();
+    mma_wide<fmt::bf16, W>();
   } else if constexpr (fmt::has_zero_point<W>()) {
     check_mma<W, W, PlainF32, loaded(tile(16, 64, 64, 1, 4), 2, 2)>();
   } else if constexpr (W::kBlock == 128 && same<T, e4m3>()) {

@@ -5,6 +5,7 @@ add_library(emulator STATIC emulator/async.cpp emulator/emulator.cpp emulator/fi
 target_include_directories(emulator PUBLIC ${PROJECT_SOURCE_DIR}/templates ${CMAKE_CURRENT_SOURCE_DIR})
 # Units of k that a thread does not own stay uninitialized and unread, which the compiler cannot see.
 target_compile_options(emulator PUBLIC -fno-strict-aliasing -Wno-maybe-uninitialized)
+target_compile_options(emulator PRIVATE ${TILEWRIGHT_TEST_COMPUTES})
 # The switching of fibers must be fast in a debug build too.
 target_compile_options(emulator PRIVATE $<$<CONFIG:Debug>:-O1>)
 if(TILEWRIGHT_SANITIZE MATCHES "thread")
@@ -14,6 +15,7 @@ if(TILEWRIGHT_SANITIZE MATCHES "thread")
 endif()
 
 tilewright_test(emulator emulator)
+target_compile_options(test_emulator PRIVATE ${TILEWRIGHT_TEST_COMPUTES})
 get_target_property(emulator_tests test_emulator SOURCES)
 list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|grids|scheduler|sm90|warpgroup)\\.cpp$")
 # Every format's kernels, a translation unit each, or for a few formats together.

@@ -20,25 +20,25 @@ using namespace tilewright;
 namespace {
 
 // Places in a family's list of candidates. A compilation takes a quarter of a second and more, so a target compiles
-// some only: sm_75, which has the fewest features, an end of every list, by turns; sm_120a of every second problem's;
-// sm_90a the middle of the others', and of its own families' lists the middle and an end; sm_80, sm_89 and sm_100a the
-// middle of every fourth problem's; the rest, which have no features of their own, of every eighth. The reference,
-// which asks a target for conversions alone, is compiled on one of twelve.
+// some only: sm_75, which has the fewest features, an end of every second problem's list, by turns; sm_120a of every
+// fourth's; sm_90a the middle of every fourth's, and of its own families' lists an end or the middle; sm_80, sm_89 and
+// sm_100a the middle of every eighth problem's; the rest, which have no features of their own, of every sixteenth. The
+// reference, which asks a target for conversions alone, is compiled on one of twelve.
 std::vector<std::size_t> places(const Arch& target, std::size_t number, std::size_t problem, std::size_t candidates,
                                 std::string_view family) {
   const auto is = [&](std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), target.name) != names.end();
   };
-  const std::size_t end = problem % 2 ? 0 : candidates - 1, middle = candidates / 2;
+  const std::size_t end = problem / 2 % 2 ? 0 : candidates - 1, middle = candidates / 2;
   if (family == "reference")
     return number % 12 == problem % 12 ? std::vector<std::size_t>{0} : std::vector<std::size_t>();
-  if (is({"sm_90a"}) && family.starts_with("wgmma"))
-    return end == middle ? std::vector{middle} : std::vector{middle, end};
-  if (is({"sm_75"})) return {end};
-  const std::size_t period = is({"sm_90a", "sm_120a"}) ? 2 : is({"sm_80", "sm_89", "sm_100a"}) ? 4 : 8;
-  // Ends are by turns, too: of every second problem, half of each.
-  if ((problem / (period == 2 ? 2 : 1) + number) % period != 0) return {};
-  return {is({"sm_120a"}) ? end : middle};
+  if (is({"sm_90a"}) && family.starts_with("wgmma")) return {problem % 2 ? middle : end};
+  const std::size_t period = is({"sm_75"})                       ? 2
+                             : is({"sm_90a", "sm_120a"})         ? 4
+                             : is({"sm_80", "sm_89", "sm_100a"}) ? 8
+                                                                 : 16;
+  if ((problem + number) % period != 0) return {};
+  return {is({"sm_75", "sm_120a"}) ? end : middle};
 }
 
 // A module's variables: the knobs, plans made of them, tables that are read. Loading takes 5 us more for each.
@@ -131,6 +131,8 @@ TEST_CASE("every family compiles for every target", "[archs]") {
       "gemm x=bf16 w=iq4_nl y=bf16 m=512 n=4096 k=4096 pack=tiles",
       "gemm x=f16 w=iq4_xs y=f16 m=16 n=4096 k=4096 pack=tiles",
       "gemm x=bf16 w=tq2_0 y=bf16 m=16 n=4096 k=4096 pack=tiles",
+      "gemm x=bf16 w=q1_0 y=bf16 m=16 n=4096 k=4096 pack=tiles",
+      "gemm x=q8_1 w=q2_0 y=f32 m=1 n=4096 k=4096",
       "gemm x=f16 w=e4m3_row y=f16 m=512 n=4096 k=4096 pack=tiles",
       "gemm x=int4_row w=int4_row y=bf16 m=512 n=4096 k=4096 pack=tiles workspace=34603008",
       "gemm x=e4m3_g128 w=e4m3_b128 y=f16 m=512 n=4096 k=4096 bias=f16 act=gelu",

@@ -163,14 +163,15 @@ TEST_CASE("quantize: every GGUF format, from GGUF to GGUF too") {
   for (const char* format :
        {"q4_0",    "q4_1",       "q5_0",       "q5_1",   "q8_0",   "q2_k",  "q3_k",    "q4_k",  "q5_k",
         "q6_k",    "ggml_mxfp4", "ggml_nvfp4", "iq4_nl", "iq4_xs", "iq3_s", "iq3_xxs", "iq2_s", "iq2_xs",
-        "iq2_xxs", "iq1_m",      "iq1_s",      "tq2_0",  "tq1_0",  "f16",   "bf16"}) {
+        "iq2_xxs", "iq1_m",      "iq1_s",      "tq2_0",  "tq1_0",  "q1_0",  "q2_0",    "f16",   "bf16"}) {
     INFO(format);
     const auto report = model.quantize(format, "a.gguf", {.replace = true});
     const bool floats_too = std::string(format).ends_with("f16");  // which take any number of columns
     CHECK(quantized(report).size() == (floats_too ? 4 : 3));
     const Gguf out = Gguf::open(model / "a.gguf");
     CHECK(out.tensor("a.weight").format == format);
-    const bool few_levels = std::string(format).starts_with("iq1") || std::string(format).starts_with("tq");
+    const bool few_levels = std::string(format).starts_with("iq1") || std::string(format).starts_with("tq") ||
+                            std::string(format) == "q1_0" || std::string(format) == "q2_0";
     CHECK(report.relative_rms() < (few_levels ? 0.9 : 0.4));
     QuantizePolicy policy{.format = format, .replace = true};
     quantize_model(floats, model / "b.gguf", policy);

@@ -1,6 +1,4 @@
 tilewright_test(templates SEPARATE tilewright_templates emulator)
-# Every format's template many times over: optimizing them takes twice as long, and running them a few seconds either way.
-target_compile_options(test_templates PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0>)
 add_test(NAME templates COMMAND test_templates)
 target_include_directories(test_templates PRIVATE ${TILEWRIGHT_GENERATED_DIR})  # the list of formats
 

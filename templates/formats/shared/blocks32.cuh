@@ -22,6 +22,13 @@ TW_FN float block_scale(const u32* raw, int b) {
 
 // The four lowest bits of a word as bytes of 0 or 1, in order.
 TW_FN u32 bits_to_bytes(u32 bits) { return ((bits & 15u) * 0x00204081u) & 0x01010101u; }
+// The sixteen codes of two bits in a word, lowest first, each less 1, as signed bytes: each code selects one of four.
+TW_DEVICE void two_bits_less_one(u32 word, u32* codes) {
+  TW_UNROLL for (int i = 0; i < 4; ++i) {
+    const u32 byte = (word >> (8 * i)) & 0xffu, nibbles = (byte | (byte << 4)) & 0x0f0fu;
+    codes[i] = prmt(0x020100ffu, 0u, (nibbles | (nibbles << 2)) & 0x3333u);
+  }
+}
 
 // Words to memory that is only two-byte aligned.
 TW_FN void write_word(u8* p, u32 w) {

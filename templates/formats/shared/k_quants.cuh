@@ -221,22 +221,14 @@ struct MinimaBlocks : Blocks256 {
   }
 };
 
-// A row's step and minimum as tiles need them: `integers`, scale and minimum as halves, times d and dmin, halves too,
-// and the minimum taken off. Rounded for f16, as is the value then; of bf16 the weight alone is.
-template <class Element>
-TW_DEVICE Affine<Element> line_of(u32 integers, u32 d) {
-  if constexpr (same<Element, tw::f16>()) {
-    const u32 both = mul_f16x2(integers, d);
-    return {PairScale<tw::f16>::of(both, 0), neg_f16x2(spread(both, 1)), 0};
-  } else {
-    const float minimum = -high_half<tw::f16>(integers) * high_half<tw::f16>(d);
-    return {PairScale<tw::bf16>::of(low_half<tw::f16>(integers) * low_half<tw::f16>(d)), pack_bf16x2(minimum, minimum),
-            0};
-  }
+// A row's line for f16: `integers`, scale and minimum as halves, times d and dmin, halves too. Both are rounded.
+TW_DEVICE Line<tw::f16> line_of(u32 integers, u32 d) {
+  const u32 both = mul_f16x2(integers, d);
+  return {spread(both, 0), neg_f16x2(spread(both, 1))};
 }
 template <class Element>
 TW_FN constexpr double line_rounding() {
-  return same<Element, tw::f16>() ? 1.46484375e-3 : rounded_once<Element>();
+  return same<Element, tw::f16>() ? 1.46484375e-3 : bf16_line_rounding();
 }
 
 // Bytes of a word, less an offset, times a half, exactly: a byte in the mantissa of 2^15 is added to it.
@@ -245,6 +237,18 @@ struct ByteTimes {
   TW_MEMBER static ByteTimes of(float d, int offset = 0) { return {d, static_cast<float>(-32768 - offset) * d}; }
   TW_MEMBER float at(u32 word, u32 i) const {
     return fma_rn(bits_as<float>(prmt(word, 0x47000000u, 0x7404u + 16u * i)), d, less);
+  }
+};
+
+// A row's lines for bf16: bytes that are scales, and others that are minima, of d and dmin.
+template <int bits>
+struct MinimaLines {
+  ByteTimes step, start;
+  TW_MEMBER MinimaLines(float d, float dmin, int row)
+      : step(ByteTimes::of(d * Line<tw::bf16>::step_factor<bits>(row))),
+        start(ByteTimes::of(-dmin * Line<tw::bf16>::start_factor())) {}
+  TW_MEMBER Line<tw::bf16> at(u32 scales, u32 i, u32 minima, u32 j) const {
+    return Line<tw::bf16>::of(step.at(scales, i), start.at(minima, j));
   }
 };
 
@@ -300,28 +304,29 @@ template <class Element, int bits>
 struct MinimaTile : MinimaBase<bits> {
   using AfterMma = AfterMmaForBf16<Element, MinimaAfterMma<tw::bf16, bits>, MinimaTile>;
   TW_CONSTANTS(int, kBits = bits);
-  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  TW_MEMBER static constexpr float factor() { return Line<Element>::factor(); }
   TW_CONSTANTS(bool, kScaleAfterMma = false);
   TW_MEMBER static constexpr double rounding() { return line_rounding<Element>(); }
   struct Scales {
-    Affine<Element> of[2][2];
+    Line<Element> of[2][2];
   };  // [group][row]
   TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
     Scales s;
     TW_UNROLL for (int r = 0; r < 2; ++r) {
       const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
-      TW_UNROLL for (int g = 0; g < 2; ++g) {
-        const u32 integers = sub_f16x2(prmt(row[part], 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u);
-        s.of[g][r] = line_of<Element>(integers, row[4]);
+      if constexpr (same<Element, tw::f16>()) {
+        TW_UNROLL for (int g = 0; g < 2; ++g) s.of[g][r] =
+            line_of(sub_f16x2(prmt(row[part], 0x64646464u, g ? 0x4342u : 0x4140u), 0x64006400u), row[4]);
+      } else {
+        const MinimaLines<bits> lines(low_half<tw::f16>(row[4]), high_half<tw::f16>(row[4]), r);
+        TW_UNROLL for (u32 g = 0; g < 2; ++g) s.of[g][r] = lines.at(row[part], 2 * g, row[part], 2 * g + 1);
       }
     }
     return s;
   }
   template <int words>
   TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
-    u32 v[4];
-    TileCodes<Element, bits>::template pairs<0>(w, step, v);
-    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.of[step / 2][r % 2].d.times(v[r], scales.of[step / 2][r % 2].m);
+    Line<Element>::template values<bits>(w, step, scales.of[step / 2], a);
   }
 };
 
@@ -363,9 +368,10 @@ struct SixteensAfterMma : SixteensBase<Base>, Integers<tw::bf16, bits, offset> {
   }
   TW_MEMBER static float row_scale(const Scales& s, int row, int step) { return s.d[step][row]; }
 };
+// With the scale applied to codes less their offset.
 template <class Element, class Base, int bits, int offset>
-struct SixteensTile : SixteensBase<Base> {
-  using AfterMma = AfterMmaForBf16<Element, SixteensAfterMma<Base, bits, offset>, SixteensTile>;
+struct SixteensScaled : SixteensBase<Base> {
+  using AfterMma = AfterMmaForBf16<Element, SixteensAfterMma<Base, bits, offset>, SixteensScaled>;
   TW_CONSTANTS(int, kBits = bits);
   TW_MEMBER static constexpr float factor() { return 1.0f; }
   TW_CONSTANTS(bool, kScaleAfterMma = false);
@@ -401,5 +407,35 @@ struct SixteensTile : SixteensBase<Base> {
     TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = scales.d[step][r % 2].times(v[r]);
   }
 };
+
+// For bf16 as a line through the codes as they are.
+template <class Base, int bits, int offset>
+struct SixteensLines : SixteensBase<Base> {
+  using AfterMma = SixteensAfterMma<Base, bits, offset>;
+  TW_CONSTANTS(int, kBits = bits);
+  TW_MEMBER static constexpr float factor() { return Line<tw::bf16>::factor(); }
+  TW_CONSTANTS(bool, kScaleAfterMma = false);
+  TW_MEMBER static constexpr double rounding() { return bf16_line_rounding(); }
+  struct Scales {
+    Line<tw::bf16> of[4][2];
+  };  // [group][row]
+  TW_MEMBER static Scales scales(const u8* chunk, int pair, int part) {
+    Scales s;
+    TW_UNROLL for (int r = 0; r < 2; ++r) {
+      const u32* row = reinterpret_cast<const u32*>(chunk + 40 * pair + 20 * r);
+      const ByteTimes step = ByteTimes::of(low_half<tw::f16>(row[4]) * Line<tw::bf16>::step_factor<bits>(r), 128);
+      TW_UNROLL for (u32 g = 0; g < 4; ++g) s.of[g][r] =
+          Line<tw::bf16>::through<bits>(step.at(row[part] ^ 0x80808080u, g), static_cast<u32>(offset), r);
+    }
+    return s;
+  }
+  template <int words>
+  TW_MEMBER static void fragment(const u32 (&w)[words], int step, const Scales& scales, u32 (&a)[4]) {
+    Line<tw::bf16>::template values<bits>(w, step, scales.of[step], a);
+  }
+};
+template <class Element, class Base, int bits, int offset>
+using SixteensTile =
+    select<same<Element, tw::bf16>(), SixteensLines<Base, bits, offset>, SixteensScaled<Element, Base, bits, offset>>;
 
 }  // namespace tw::fmt

@@ -195,8 +195,8 @@ struct LevelsTile : ScaledTile<Element, Base, 4, 8, 32> {
 };
 // Under sixteen integer scales and a half per 256. Base: as SixteensBase wants it, and unit().
 template <class Element, class Base, class Levels>
-struct LevelsSixteens : SixteensTile<Element, Base, 4, 8> {
-  using Sixteens = SixteensTile<Element, Base, 4, 8>;
+struct LevelsSixteens : SixteensScaled<Element, Base, 4, 8> {
+  using Sixteens = SixteensScaled<Element, Base, 4, 8>;
   TW_MEMBER static constexpr float factor() { return Base::unit(); }
   struct After : SixteensAfterMma<Base, 4, 8> {
     TW_MEMBER static constexpr float factor() { return Base::unit(); }

@@ -58,6 +58,18 @@ struct TileCodes {
       v[2] = pair<2>(words, step, less<2>(offset)), v[3] = pair<3>(words, step, less<3>(offset));
     }
   }
+  // The codes themselves, in the lowest eight bits of each half: a bf16 of such bits is 2^-133 of the integer. To save
+  // shifts, those of the second row stay integer_up() bits further up.
+  TW_MEMBER static constexpr int integer_up(int row) { return bits == 4 ? 4 * row : 0; }
+  TW_MEMBER static void integers(const u32* words, int step, u32 (&v)[4]) {
+    static_assert(bits < 8, "an offset would be too long for a bf16");
+    TW_UNROLL for (int r = 0; r < 4; ++r) {
+      const int up = integer_up(r % 2);
+      v[r] =
+          ((words[Place::word(step, r)] >> (Place::shift(step, r, 0) - up)) & (twice((1u << Place::kLow) - 1) << up)) |
+          high(words, step, r, Place::kLow);
+    }
+  }
   // Each of the two rows with an offset of its own, as ZeroPoint gives it.
   TW_MEMBER static void pairs(const u32* words, int step, u32 first, u32 second, u32 (&v)[4]) {
     static_assert(Place::kLow == 4, "rows differ in where their codes are");
@@ -174,11 +186,54 @@ struct PairScale<bf16> {
   TW_MEMBER u32 times(u32 v) const { return times(v, kNegativeZeros); }
   TW_MEMBER u32 times(u32 v, u32 plus) const { return fma2<bf16>(v, most, fma2<bf16>(v, rest, plus)); }
 };
+// value = code step + start, for both halves of a pair. f16: of codes as TileCodes::pairs() has them. bf16: of those of
+// integers(), so that no instruction makes floats of them. What these lack is in the step, but for a power of two that
+// factor() gives back: with it the largest step would not be finite.
+template <class Element>
+struct Line;
+template <>
+struct Line<f16> {
+  u32 step, start;
+  TW_MEMBER static constexpr float factor() { return 1.0f; }
+  template <int bits, int words>
+  TW_MEMBER static void values(const u32 (&w)[words], int at, const Line (&rows)[2], u32 (&a)[4]) {
+    u32 v[4];
+    TileCodes<f16, bits>::template pairs<0>(w, at, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma2<f16>(v[r], rows[r % 2].step, rows[r % 2].start);
+  }
+};
+template <>
+struct Line<bf16> {
+  u32 step, start;
+  TW_MEMBER static constexpr float factor() { return 1.099511627776e12f; }  // 2^40
+  TW_MEMBER static constexpr float start_factor() { return 1.0f / factor(); }
+  template <int bits>
+  TW_MEMBER static constexpr float step_factor(int row) {  // 2^(133 - 40), less what integers() leaves further up
+    return 9.9035203142830422e27f / static_cast<float>(1 << TileCodes<bf16, bits>::integer_up(row));
+  }
+  // Both of them times their factors.
+  TW_MEMBER static Line of(float step, float start) { return {pack_bf16x2(step, step), pack_bf16x2(start, start)}; }
+  // 0 at code `zero`.
+  template <int bits>
+  TW_MEMBER static Line through(float step, u32 zero, int row) {
+    const u32 both = pack_bf16x2(step, step), integer = zero << TileCodes<bf16, bits>::integer_up(row);
+    return {both, fma2<bf16>(both, (0x8000u | integer) * 0x10001u, kNegativeZeros)};
+  }
+  template <int bits, int words>
+  TW_MEMBER static void values(const u32 (&w)[words], int at, const Line (&rows)[2], u32 (&a)[4]) {
+    u32 v[4];
+    TileCodes<bf16, bits>::integers(w, at, v);
+    TW_UNROLL for (int r = 0; r < 4; ++r) a[r] = fma2<bf16>(v[r], rows[r % 2].step, rows[r % 2].start);
+  }
+};
+
 // The relative error of a weight that is rounded once. For bf16 the second product, 2^-7 of the first, is rounded too.
 template <class Element>
 TW_FN constexpr double rounded_once() {
   return same<Element, f16>() ? 4.8828125e-4 : 3.94e-3;
 }
+// And of a bf16 whose step or start was rounded before.
+TW_FN constexpr double bf16_line_rounding() { return 7.83e-3; }
 
 // Chunks of scales that are items of the format, `bytes` per `group` elements. Base: code(), put_code(), and
 // item(data, scales, g), the address of group g's.
