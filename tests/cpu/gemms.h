@@ -30,6 +30,17 @@ inline const std::vector<const char*> kWeights = [] {
   return list;
 }();
 
+// One of them for all whose panels have the same codes and scales, which kernels read alike.
+inline const std::vector<const char*> kPanels = [] {
+  std::vector<const char*> list;
+  for (const char* w : kWeights)
+    if (std::ranges::none_of(list, [&](const char* other) {
+          return *cpu::panel_codes(Format::parse(w)) == *cpu::panel_codes(Format::parse(other));
+        }))
+      list.push_back(w);
+  return list;
+}();
+
 inline constexpr const char* kFloats[] = {"f32", "f16", "bf16"};
 // Formats whose panels are of floats that they do not store as such.
 inline constexpr const char* kFp8[] = {"e4m3", "e4m3_b128", "e4m3_row", "e4m3_tensor"};

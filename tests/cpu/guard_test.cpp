@@ -52,7 +52,7 @@ TEST_CASE("kernels for CPUs touch nothing beyond their operands", "[guard]") {
   for (const char* w : kWeights)
     for (const std::int64_t m : {1, 3, 17, 33})
       for (const std::int64_t blocks : {1, 3}) {
-        ++turn;
+        if (++turn % 8 != 1 && std::ranges::find(kPanels, w) == kPanels.end()) continue;
         run(gemm(w, m, m % 2 ? 16 : 48, columns(w, blocks), rest[turn % 4], turn % 3 ? "q8_1" : "int8_row"), w);
       }
   for (const char* w : kFloats)

@@ -41,7 +41,7 @@ void pack_again(const Gemm& g, std::span<std::byte> panels) {
 
 TEST_CASE("every kernel is right, and all give the same bits") {
   TILEWRIGHT_NEEDS_KERNELS();
-  for (const char* w : kWeights)
+  for (const char* w : kPanels)
     for (const char* rest : {"", "x_from=f32", "x_from=f32 bias=f32 alpha=0.75"})
       for (const std::int64_t m : {1, 3, 8, 21}) {
         if (*rest && m != 3 && m != 21) continue;
@@ -76,7 +76,7 @@ TEST_CASE("x in floats by codes: every kernel gives the bits of the decoded weig
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
   int turn = 0;
-  for (const char* w : kWeights)
+  for (const char* w : kPanels)
     for (const std::int64_t m : {1, 5, 19}) {
       const char* const x = kFloats[turn % 3];
       const std::int64_t n = 48, k = columns(w, Format::parse(w).block() == 256 ? 1 : 3);
@@ -126,7 +126,7 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
   TILEWRIGHT_NEEDS_KERNELS();
   std::mt19937 random(11);
   const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
-  for (const char* w : kWeights)
+  for (const char* w : kPanels)
     for (int i = 0; i < 8; ++i) {
       static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
                                   *kY[] = {"f32", "f16", "bf16"},
@@ -207,7 +207,7 @@ TEST_CASE("scales of every value are those of the format") {
 TEST_CASE("some kernel is built in for every number of rows, and it is right") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 2, .parallel_for = {}});
-  for (const char* w : kWeights)
+  for (const char* w : kPanels)
     for (const std::int64_t m : kBuckets) {
       if (m > 512 || !cpu::panel_codes(Format::parse(w))->native()) break;
       Operands o(gemm(w, m, 48, columns(w, 1), "x_from=f32"));
@@ -230,7 +230,7 @@ TEST_CASE("some kernel is built in for every number of rows, and it is right") {
 TEST_CASE("codes of every value are multiplied exactly") {
   TILEWRIGHT_NEEDS_KERNELS();
   const Device device = Device::open_cpu({.threads = 1, .parallel_for = {}});
-  for (const char* w : kWeights) {
+  for (const char* w : kPanels) {
     Operands o(gemm(w, 3, 32, columns(w, 2), ""));
     const cpu::PanelCodes& panel = *cpu::panel_codes(Format::parse(w));
     std::mt19937 random(7);
@@ -267,7 +267,7 @@ TEST_CASE("codes of every value are multiplied exactly") {
 }
 
 TEST_CASE("every target's text compiles at many knobs, and runs where this machine can") {
-  std::vector<const char*> weights(std::begin(kWeights), std::end(kWeights));
+  std::vector<const char*> weights(std::begin(kPanels), std::end(kPanels));
   weights.insert(weights.end(), std::begin(kFloats), std::end(kFloats));
   int turn = 0;  // so that problems compile other places of their lists
   for (const Arch& target : cpu_archs())

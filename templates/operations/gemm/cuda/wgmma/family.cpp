@@ -183,6 +183,9 @@ class Wgmma final : public KernelFamily<Knobs> {
     t.bytes_in_flight = static_cast<double>(k.stages - 1) * plan.stage_bytes / plan.threads;
     t.mma_ops = 2.0 * tiles_m * tiles_n * k.columns() * k.block_n() * static_cast<double>(g.k);
     t.mma_rate = (p.element_bytes == 1 ? 2.75 : 1.5) * std::min(1.0, k.columns() / 64.0 + 0.25);
+    // Stages of one panel, where tiles have no registers left to unpack the next one beside its products. Of layers
+    // tuned for many tokens hardly one takes them (bench/LOG.md).
+    if (p.tiles && k.panels == 1 && k.block_m > kFewTokens) t.mma_rate *= 0.96;
     t.mma_in_flight = 32;
     t.later_wave_cost = 0.6;  // persistent blocks load the next tile while one is stored (bench/LOG.md)
     t.last_wave = k.schedule == Schedule::stream_k ? 0 : k.schedule == Schedule::split_last_wave ? 0.5 : 1;
