@@ -50,11 +50,10 @@ TEST_CASE("kernels for CPUs touch nothing beyond their operands", "[guard]") {
   int turn = 0;
   const char* const rest[] = {"x_from=f32", "x_from=f16 bias=f32 act=silu", "x_from=bf16 c=f16 beta=0.5", ""};
   for (const char* w : kWeights)
-    for (const std::int64_t m : {1, 3, 17, 33})
-      for (const std::int64_t blocks : {1, 3}) {
-        if (++turn % 8 != 1 && std::ranges::find(kPanels, w) == kPanels.end()) continue;
-        run(gemm(w, m, m % 2 ? 16 : 48, columns(w, blocks), rest[turn % 4], turn % 3 ? "q8_1" : "int8_row"), w);
-      }
+    for (const std::int64_t m : {1, 3, 17, 34}) {
+      if (++turn % 4 != 1 && std::ranges::find(kPanels, w) == kPanels.end()) continue;
+      run(gemm(w, m, m % 2 ? 16 : 48, columns(w, turn % 2 ? 1 : 3), rest[(turn + turn / 4) % 4], turn % 3 ? "q8_1" : "int8_row"), w);
+    }
   for (const char* w : kFloats)
     for (const char* x : kFloats)
       for (const auto& [m, n, k] : {std::tuple{1, 16, 1}, {3, 48, 37}, {17, 16, 100}, {33, 64, 128}})

@@ -43,8 +43,8 @@ TEST_CASE("every kernel is right, and all give the same bits") {
   TILEWRIGHT_NEEDS_KERNELS();
   for (const char* w : kPanels)
     for (const char* rest : {"", "x_from=f32", "x_from=f32 bias=f32 alpha=0.75"})
-      for (const std::int64_t m : {1, 3, 8, 21}) {
-        if (*rest && m != 3 && m != 21) continue;
+      for (const std::int64_t m : {1, 3, 21}) {
+        if (*rest && m == 1) continue;
         const char* const x = (m + static_cast<std::int64_t>(std::strlen(rest))) % 3 == 2 ? "int8_row" : "q8_1";
         Operands o(gemm(w, m, 80, columns(w, Format::parse(w).block() == 256 ? 1 : 3), rest, x));
         INFO(o.problem.text());
@@ -126,8 +126,9 @@ TEST_CASE("random problems: compiled and built-in kernels are right and give the
   TILEWRIGHT_NEEDS_KERNELS();
   std::mt19937 random(11);
   const auto one_of = [&](auto&& list) { return list[random() % std::size(list)]; };
+  int turn = 0;
   for (const char* w : kPanels)
-    for (int i = 0; i < 8; ++i) {
+    for (int i = turn++ % 2; i < 8; i += 2) {
       static constexpr const char *kX[] = {"", " x_from=f32", " x_from=f16", " x_from=bf16"},
                                   *kY[] = {"f32", "f16", "bf16"},
                                   *kBias[] = {"", " bias=f32", " bias=f16", " bias=bf16"};
@@ -288,7 +289,7 @@ TEST_CASE("every target's text compiles at many knobs, and runs where this machi
         for (const Family* f : families("gemm", target)) {
           for (const Candidate& c : f->candidates(o.problem, target)) {
             INFO(target.name << " " << o.problem.text() << " " << c.text());
-            if (all++ % (m == 6 ? 11 : floats ? 7 : 13) != 0 && f != families("gemm", target).back()) continue;
+            if (all++ % (m == 6 ? 11 : floats ? 7 : 27) != 0 && f != families("gemm", target).back()) continue;
             const Binary b = compile(f->source(o.problem, target, c), target, llvm());
             ++kernels;
             if (!here(target)) continue;
