@@ -52,7 +52,9 @@ TEST_CASE("kernels for CPUs touch nothing beyond their operands", "[guard]") {
   for (const char* w : kWeights)
     for (const std::int64_t m : {1, 3, 17, 34}) {
       if (++turn % 4 != 1 && std::ranges::find(kPanels, w) == kPanels.end()) continue;
-      run(gemm(w, m, m % 2 ? 16 : 48, columns(w, turn % 2 ? 1 : 3), rest[(turn + turn / 4) % 4], turn % 3 ? "q8_1" : "int8_row"), w);
+      run(gemm(w, m, m % 2 ? 16 : 48, columns(w, turn % 2 ? 1 : 3), rest[(turn + turn / 4) % 4],
+               turn % 3 ? "q8_1" : "int8_row"),
+          w);
     }
   for (const char* w : kFloats)
     for (const char* x : kFloats)

@@ -157,9 +157,22 @@ void check_mutants(const char* name) {
 }  // namespace
 
 TEST_CASE("a mistake in a format's load_raw, load or group is noticed", "[formats]") {
-#define FORMAT(NAME) check_mutants<tw::fmt::NAME>(#NAME);
-  FORMAT(q4_0) FORMAT(q5_1) FORMAT(q8_1) FORMAT(q2_k) FORMAT(q3_k) FORMAT(q4_k) FORMAT(iq3_xxs) FORMAT(tq1_0)
-  FORMAT(q1_0) FORMAT(ggml_mxfp4) FORMAT(ggml_nvfp4) FORMAT(int3_g64) FORMAT(uint4_g128) FORMAT(nvfp4) FORMAT(mxfp8)
-  FORMAT(nf4) FORMAT(ternary_row) FORMAT(sign_row)
-#undef FORMAT
+  check_mutants<tw::fmt::q4_0>("q4_0");
+  check_mutants<tw::fmt::q5_1>("q5_1");
+  check_mutants<tw::fmt::q8_1>("q8_1");
+  check_mutants<tw::fmt::q2_k>("q2_k");
+  check_mutants<tw::fmt::q3_k>("q3_k");
+  check_mutants<tw::fmt::q4_k>("q4_k");
+  check_mutants<tw::fmt::iq3_xxs>("iq3_xxs");
+  check_mutants<tw::fmt::tq1_0>("tq1_0");
+  check_mutants<tw::fmt::q1_0>("q1_0");
+  check_mutants<tw::fmt::ggml_mxfp4>("ggml_mxfp4");
+  check_mutants<tw::fmt::ggml_nvfp4>("ggml_nvfp4");
+  check_mutants<tw::fmt::int3_g64>("int3_g64");
+  check_mutants<tw::fmt::uint4_g128>("uint4_g128");
+  check_mutants<tw::fmt::nvfp4>("nvfp4");
+  check_mutants<tw::fmt::mxfp8>("mxfp8");
+  check_mutants<tw::fmt::nf4>("nf4");
+  check_mutants<tw::fmt::ternary_row>("ternary_row");
+  check_mutants<tw::fmt::sign_row>("sign_row");
 }
