@@ -44,8 +44,10 @@ class Ggml:
                         str(root / "src/ggml-quants.c"), str(root / "stubs.c"), "-lm"],
                        check=True)
         self._library = ctypes.CDLL(str(library), mode=ctypes.RTLD_LOCAL)
-        # What its searches of lists of vectors look up: IQ3_XXS's, IQ3_S's, and that of type 22, IQ2_S.
-        self._library.iq3xs_init_impl(256), self._library.iq3xs_init_impl(512), self._library.iq2xs_init_impl(22)
+        # What its searches of lists of vectors look up: IQ3_XXS's, IQ3_S's, and those of the types with these numbers.
+        self._library.iq3xs_init_impl(256), self._library.iq3xs_init_impl(512)
+        for number in (16, 17, 19, 22, 29):  # IQ2_XXS, IQ2_XS, IQ1_S, IQ2_S, IQ1_M
+            self._library.iq2xs_init_impl(number)
 
     def encode(self, name: str, values: np.ndarray) -> np.ndarray:
         """values: float32 [rows, cols], cols a multiple of the block. Returns uint8 [rows, bytes per row]."""

@@ -126,11 +126,11 @@ struct PostTraining {
 // then, this is an Error (io).
 TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> post_training(const PostTraining& options);
 
-// FormatInfo::encode_weighted: K-quants by ggml's search, with an importance for each column. `files` are imatrix files
+// FormatInfo::encode_weighted: ggml's searches with an importance for each column. `files` are imatrix files
 // of llama.cpp (.gguf), and .npy and .safetensors files with an array for each weight: the array has the weight's name,
-// with or without ".weight", and one number from 0 to 1e15 for each column. With `fallback`, the encoder "ggml" encodes
-// layers without importance; else check() throws Error for them. Throws Error: unsupported for a format without
-// encode_weighted, invalid_argument for an invalid file; io.
+// with or without ".weight", and one number from 0 to 1e15 for each column. With `fallback`, the encoder "ggml", or
+// "plain" where there is none, encodes layers without importance; else check() throws Error for them. Throws Error:
+// unsupported for a format without encode_weighted, invalid_argument for an invalid file; io.
 TILEWRIGHT_EXPORT std::unique_ptr<LayerQuantizer> importance_weighted(Format format, std::span<const std::string> files,
                                                                       bool fallback = false);
 

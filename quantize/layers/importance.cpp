@@ -161,14 +161,21 @@ class WeightedLayer : public QuantizedLayer {
   std::int64_t cols_;
 };
 
+// What encodes a layer without importance: ggml's search, if it has one for that.
+const char* encoder_without(Format format) {
+  const auto& all = format.info().encoders;
+  const auto ggml = std::find(all.begin(), all.end(), std::string_view("ggml"));
+  return ggml == all.end() ? all.front() : *ggml;
+}
+
 class Weighted : public LayerQuantizer {
  public:
   Weighted(Format format, std::span<const std::string> files, bool fallback)
-      : format_(format), encoder_(encoder_index(format, "ggml")), importances_(files), fallback_(fallback) {}
+      : format_(format), without_(encoder_without(format)), importances_(files), fallback_(fallback) {}
   Format format() const override { return format_; }
   std::string identity() const override {
     return fmt::format("importance {}, {} v{}{}", importances_.identity(), format_.name(),
-                       format_.info().layout_version, fallback_ ? ", else ggml" : "");
+                       format_.info().layout_version, fallback_ ? fmt::format(", else {}", without_) : "");
   }
   void check(std::string_view name, std::int64_t, std::int64_t cols) const override {
     if (!importances_.find(name, cols) && !fallback_)
@@ -179,13 +186,13 @@ class Weighted : public LayerQuantizer {
                       cols, importances_.names()));
   }
   std::unique_ptr<QuantizedLayer> begin(const LayerWeights& layer) const override {
-    return std::make_unique<WeightedLayer>(format_.info(), importances_.find(layer.name, layer.cols), encoder_,
-                                           layer.cols);
+    return std::make_unique<WeightedLayer>(format_.info(), importances_.find(layer.name, layer.cols),
+                                           encoder_index(format_, without_), layer.cols);
   }
 
  private:
   Format format_;
-  int encoder_;
+  const char* without_;
   Importances importances_;
   bool fallback_;
 };

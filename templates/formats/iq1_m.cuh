@@ -2,8 +2,8 @@
 // IQ1_M as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 56 bytes: of each eight elements a byte, the
 // lower bits of an index of a list of 2048 vectors of -1, 0 and 1; of each eight half a byte, three upper bits of the
 // index and a sign; and four times two bytes, with three bits s for each of four 16 elements, and above them four bits
-// of a half d, the lowest first; value = d (2 s + 1) (element + 1/8, or with the sign - 1/8). Encoder:
-// formats/shared/grids.cuh.
+// of a half d, the lowest first; value = d (2 s + 1) (element + 1/8, or with the sign - 1/8). Encoders:
+// formats/shared/grids.cuh and, with importance, iq1_grid.cuh.
 #pragma once
 #include "formats/shared/iq1_grid.cuh"
 
@@ -19,6 +19,16 @@ struct iq1_m : GridBlocks<iq1_m, 56, 16> {
   TW_MEMBER static u32 grid(u32 i) { return iq1_grid[i]; }
   TW_MEMBER static constexpr float top() { return 1.125f; }
   TW_MEMBER static constexpr float unit() { return 0.125f; }
+
+  struct Search {
+    TW_CONSTANTS(int, kNear = 3, kMost = 205);
+    TW_MEMBER static constexpr float least() { return 1e-7f; }
+    TW_MEMBER static constexpr float more() { return 1.1125f; }
+  };
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    Iq1Search<iq1_m>::encode(x, importance, data);
+  }
 
   TW_CONSTANTS(int, kParts = 3);
   TW_MEMBER static constexpr Part part(int p) {
@@ -37,6 +47,9 @@ struct iq1_m : GridBlocks<iq1_m, 56, 16> {
   TW_MEMBER static u32 half_of(const u8* block) { return half_in(read32(block + 48), read32(block + 52)); }
   TW_MEMBER static i32 step(const u8* block, int j) {
     return 2 * ((read16(block + 48 + 2 * (j / 4)) >> (3 * (j % 4))) & 7) + 1;
+  }
+  TW_MEMBER static void put_minus(u8* block, int j, u32 minus) {
+    add_bits(block + 32 + j, (minus & 1u) << 3 | (minus >> 1) << 7);
   }
   TW_MEMBER static void put_half(u8* block, u16 bits) {
     for (int i = 0; i < 4; ++i) add_bits(block + 49 + 2 * i, ((static_cast<u32>(bits) >> (4 * i)) & 15u) << 4);

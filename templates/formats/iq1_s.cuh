@@ -2,7 +2,8 @@
 // IQ1_S as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 50 bytes: a half-precision d; of each eight
 // elements a byte, the lower bits of an index of a list of 2048 vectors of -1, 0 and 1; and of each 32 elements two
 // bytes with three upper bits of each index, three bits s, and a sign; value = d (2 s + 1) (element + 1/8, or with the
-// sign - 1/8). Encoder: formats/shared/grids.cuh.
+// sign - 1/8). Encoders: formats/shared/grids.cuh and, with importance,
+// iq1_grid.cuh.
 #pragma once
 #include "formats/shared/iq1_grid.cuh"
 
@@ -19,6 +20,16 @@ struct iq1_s : GridBlocks<iq1_s, 50, 32> {
   TW_MEMBER static constexpr float top() { return 1.125f; }
   TW_MEMBER static constexpr float unit() { return 0.125f; }
 
+  struct Search {
+    TW_CONSTANTS(int, kNear = 3, kMost = 205);
+    TW_MEMBER static constexpr float least() { return 1e-12f; }
+    TW_MEMBER static constexpr float more() { return 1.125f; }
+  };
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    Iq1Search<iq1_s>::encode(x, importance, data);
+  }
+
   TW_CONSTANTS(int, kParts = 3);
   TW_MEMBER static constexpr Part part(int p) {
     return p == 0 ? Part{0, 0, 0, 2} : p == 1 ? Part{2, 4, 0, 0} : Part{34, 2, 0, 0};
@@ -31,6 +42,7 @@ struct iq1_s : GridBlocks<iq1_s, 50, 32> {
   }
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * ((block[35 + 2 * j] >> 4) & 7) + 1; }
+  TW_MEMBER static void put_minus(u8* block, int j, u32 minus) { add_bits(block + 35 + 2 * j, (minus & 1u) << 7); }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }
   TW_MEMBER static void put_step(u8* block, int j, u32 number) { add_bits(block + 35 + 2 * j, number << 4); }
   TW_MEMBER static void put(u8* block, int n, u32 index, u32, u32 sign) {

@@ -113,8 +113,9 @@ struct iq2_s : SearchedGridBlocks<iq2_s, 82, 16> {
     return eight_in(block[2 + n], block[66 + n / 4], block[34 + n], n % 4);
   }
   struct Search {
-    TW_CONSTANTS(int, kTrials = 9, kNear = 1);
-    TW_CONSTANTS(bool, kAll = false);
+    TW_CONSTANTS(int, kTrials = 9, kNear = 1, kMost = 70, kSquares = 2);
+    TW_CONSTANTS(bool, kLevels = false);
+    TW_MEMBER static constexpr GridAgain again() { return GridAgain::unlisted; }
     TW_MEMBER static constexpr float apart() { return 0.1f; }
     TW_MEMBER static constexpr float least() { return 1e-8f; }
     TW_MEMBER static constexpr float more() { return 0.9875f; }

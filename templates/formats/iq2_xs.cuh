@@ -2,9 +2,10 @@
 // IQ2_XS as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 74 bytes: a half-precision d; of each eight
 // elements two bytes, the lower nine bits an index of a list of 512 vectors of magnitudes, above them seven signs, the
 // number of all eight of which is even; four bits s for each 16 elements; value = d (2 s + 1) / 8 magnitude, these
-// being 8, 25 and 43. Encoder: formats/shared/grids.cuh.
+// being 8, 25 and 43. Encoders: formats/shared/grids.cuh and, with importance,
+// grid_search.cuh.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -49,7 +50,7 @@ TW_TABLE(u16, iq2_xs_grid, 512) = {
     0xa202, 0xa208, 0xa22a, 0xa280, 0xa2a0, 0xa440, 0xa495, 0xa665, 0xa698, 0xa80a, 0xa820, 0xa822, 0xa828, 0xa8a0,
     0xa8a8, 0xa904, 0xa984, 0xa986, 0xaa28, 0xaa2a, 0xaa91, 0xaaaa};
 
-struct iq2_xs : GridBlocks<iq2_xs, 74, 16> {
+struct iq2_xs : WeightedGridBlocks<iq2_xs, 74, 16> {
   static constexpr const char* title() { return "ggml IQ2_XS: eights of a list of 512 vectors, 4-bit scales per 16"; }
   static constexpr const char* source() { return "ggml (block_iq2_xs); plain: this library"; }
   using Levels = Sixteen<0x002b1908u, 0x00d5e7f8u, 0, 0>;
@@ -68,6 +69,15 @@ struct iq2_xs : GridBlocks<iq2_xs, 74, 16> {
     return eight_pairs_to_nibbles(grid(code & 511u)) | eight_bits_to_nibbles(even_signs(code >> 9)) << 2;
   }
   TW_MEMBER static u32 eight_of(const u8* block, int n) { return eight_in(read16(block + 2 + 2 * n)); }
+  struct Search {
+    TW_CONSTANTS(int, kTrials = 9, kNear = 2, kMost = 292, kSquares = 1);
+    TW_CONSTANTS(bool, kLevels = false);
+    TW_MEMBER static constexpr GridAgain again() { return GridAgain::unlisted; }
+    TW_MEMBER static constexpr float apart() { return 0.1f; }
+    TW_MEMBER static constexpr float least() { return 1e-15f; }
+    TW_MEMBER static constexpr float more() { return 1.0f; }
+  };
+
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * ((block[66 + j / 2] >> (4 * (j % 2))) & 15) + 1; }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }

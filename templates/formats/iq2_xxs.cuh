@@ -2,9 +2,10 @@
 // IQ2_XXS as ggml defines it (ggml-common.h, ggml-quants.c): 256 elements in 66 bytes: a half-precision d, and for each
 // 32 elements two words. The first has four indices of a list of 256 vectors of eight magnitudes, the second from bit 7
 // l on seven signs of eight l, the number of all of which is even, and above them four bits s; value = d (2 s + 1) / 8
-// magnitude, these being 8, 25 and 43. Encoder: formats/shared/grids.cuh.
+// magnitude, these being 8, 25 and 43. Encoders: formats/shared/grids.cuh and, with
+// importance, grid_search.cuh.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -31,7 +32,7 @@ TW_TABLE(u16, iq2_xxs_grid, 256) = {
     0x90a1, 0x9116, 0x9180, 0x9245, 0x9400, 0x9422, 0x9444, 0x9551, 0x9881, 0x9920, 0xa002, 0xa050, 0xa085, 0xa109,
     0xa200, 0xa418, 0xa850, 0xa904};
 
-struct iq2_xxs : GridBlocks<iq2_xxs, 66, 32> {
+struct iq2_xxs : WeightedGridBlocks<iq2_xxs, 66, 32> {
   static constexpr const char* title() { return "ggml IQ2_XXS: eights of a list of 256 vectors, 4-bit scales per 32"; }
   static constexpr const char* source() { return "ggml (block_iq2_xxs); plain: this library"; }
   using Levels = Sixteen<0x002b1908u, 0x00d5e7f8u, 0, 0>;
@@ -51,6 +52,15 @@ struct iq2_xxs : GridBlocks<iq2_xxs, 66, 32> {
   TW_MEMBER static u32 eight_of(const u8* block, int n) {
     return eight_in(read32(block + 2 + 8 * (n / 4)), read32(block + 6 + 8 * (n / 4)), n % 4);
   }
+  struct Search {
+    TW_CONSTANTS(int, kTrials = 6, kNear = 2, kMost = 150, kSquares = 1);
+    TW_CONSTANTS(bool, kLevels = true);
+    TW_MEMBER static constexpr GridAgain again() { return GridAgain::all; }
+    TW_MEMBER static constexpr float apart() { return 0.1f; }
+    TW_MEMBER static constexpr float least() { return 1e-15f; }
+    TW_MEMBER static constexpr float more() { return 1.0f; }
+  };
+
   TW_MEMBER static u32 half_of(const u8* block) { return read16(block); }
   TW_MEMBER static i32 step(const u8* block, int j) { return 2 * (block[9 + 8 * j] >> 4) + 1; }
   TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block, bits); }

@@ -78,8 +78,9 @@ struct iq3_s : SearchedGridBlocks<iq3_s, 110, 32> {
     return eight_in(block[2 + 2 * n], block[3 + 2 * n], block[66 + n / 4], block[74 + n], n % 4);
   }
   struct Search {
-    TW_CONSTANTS(int, kTrials = 9, kNear = 3);
-    TW_CONSTANTS(bool, kAll = true);
+    TW_CONSTANTS(int, kTrials = 9, kNear = 3, kMost = 38, kSquares = 2);
+    TW_CONSTANTS(bool, kLevels = false);
+    TW_MEMBER static constexpr GridAgain again() { return GridAgain::all_if_one; }
     TW_MEMBER static constexpr float apart() { return 0.2f; }
     TW_MEMBER static constexpr float least() { return 0.0f; }
     TW_MEMBER static constexpr float more() { return 1.033f; }

@@ -54,8 +54,9 @@ struct iq3_xxs : SearchedGridBlocks<iq3_xxs, 98, 32> {
     return eight_in(block[2 + 2 * n], block[3 + 2 * n], read32(block + 66 + 4 * (n / 4)), n % 4);
   }
   struct Search {
-    TW_CONSTANTS(int, kTrials = 15, kNear = 2);
-    TW_CONSTANTS(bool, kAll = false);
+    TW_CONSTANTS(int, kTrials = 15, kNear = 2, kMost = 38, kSquares = 2);
+    TW_CONSTANTS(bool, kLevels = false);
+    TW_MEMBER static constexpr GridAgain again() { return GridAgain::unlisted; }
     TW_MEMBER static constexpr float apart() { return 0.2f; }
     TW_MEMBER static constexpr float least() { return 1e-8f; }
     TW_MEMBER static constexpr float more() { return 1.0125f; }

@@ -694,7 +694,7 @@ def levels(out: str, real: np.ndarray, ggml) -> None:
         decoded = ggml.decode(name, data, x.shape[1])
         check_decoded(name, data, decoded)
         write(Path(out) / f"{name}_ggml.bin", x, [data], decoded)
-    write_weighted(Path(out) / "importance_lists.bin", x, names, ggml)
+    write_weighted(Path(out) / "importance_lists.bin", x, (*names, "iq2_xs", "iq2_xxs", "iq1_s", "iq1_m"), ggml)
 
 
 def reference(model: str, git_dir: str):

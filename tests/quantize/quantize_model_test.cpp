@@ -784,7 +784,7 @@ TEST_CASE("quantize: importance from arrays and from an imatrix") {
   for (float& v : sums) v *= 4;
   const std::vector<std::string> files = {(folder / "a.npy").string(), (folder / "b.safetensors").string(),
                                           imatrix("c.gguf", sums, {4})};
-  for (const char* format : {"q2_k", "q3_k", "q4_k", "q5_k", "q6_k"}) {
+  for (const char* format : {"q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq3_s", "iq2_xs", "iq2_xxs", "iq1_s", "iq1_m"}) {
     INFO(format);
     const Format f = Format::parse(format);
     const auto quantizer = importance_weighted(f, files);
@@ -818,6 +818,12 @@ TEST_CASE("quantize: importance from arrays and from an imatrix") {
   const Gguf out = Gguf::open(model / "o.gguf"), plain = Gguf::open(model / "p.gguf");
   CHECK(out.read(out.tensor("a.weight")) == plain.read(plain.tensor("a.weight")));
   CHECK(out.read(out.tensor("b.weight")) != plain.read(plain.tensor("b.weight")));
+  const auto by_plain = importance_weighted(Format::parse("iq2_xs"), std::vector{files[1]}, true);
+  model.quantize("iq2_xs", "o.gguf", {.quantizer = by_plain.get(), .replace = true});
+  model.quantize("iq2_xs", "p.gguf", {.encoder = "plain", .replace = true});
+  const Gguf ours = Gguf::open(model / "o.gguf"), without = Gguf::open(model / "p.gguf");
+  CHECK(ours.read(ours.tensor("a.weight")) == without.read(without.tensor("a.weight")));
+  CHECK(ours.read(ours.tensor("b.weight")) != without.read(without.tensor("b.weight")));
   // What files may not say.
   const auto refused = [&](const char* format, std::vector<std::string> paths, const char* part) {
     const std::string what = refusal([&] {

@@ -1,23 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
-// Encoder "ggml" of formats of lists of vectors (grids.cuh) whose searches in ggml need no importance matrix, and take
-// one (quantize_row_iq3_s_impl, quantize_row_iq3_xxs_impl, quantize_row_iq2_s_impl). The float operations are in ggml's
-// order, so that the bytes agree, but where a sub-block of IQ3_S is zero and others of its block are not: what follows
-// it ggml puts into its place.
+// ggml's searches for formats of lists of vectors (grids.cuh). Those of IQ3_S, IQ3_XXS and IQ2_S take an importance
+// matrix or none, and are encoder "ggml" (quantize_row_iq3_s_impl and its like); those of IQ2_XS and IQ2_XXS need one.
+// The float operations are in ggml's order, so that the bytes agree, but where a sub-block of IQ3_S is zero and others
+// of its block are not: what follows it ggml puts into its place.
 //
 // Of each sub-block's trial scales that is kept which is best by weighted least squares for the vectors that it leads
 // to. Under a scale, magnitudes become odd numbers, (1, 3, ...) times it; where the list has no such vector, the one of
 // least weighted error is taken of those that are nearest, by the kNear least distances that occur. F has, beside a
 // format's of grids.cuh,
 //   Search::kTrials, apart()     so many scales on either side of the first, and by how much their inverses differ
-//   Search::kNear, kAll          see above; whether all vectors are looked for again under the best scale, or only
-//   those
-//                                that the list did not have
+//   Search::kLevels              whether the first is the best for numbers of steps alone (k_search.cuh)
+//   Search::kNear, kMost, again()    see above; how many vectors are near to any at most; which vectors are looked for
+//                                again under the best scale
 //   Search::least(), more()      a largest magnitude below which all is zero; by how much the half is larger
-//   Search::weight(square, mean) without importance, from an element's square and the block's mean of them
+//   Search::kSquares             so many times the block's mean square are added to an element's, for its weight
+//   Search::weight(square, mean) without importance, from an element's square and that multiple of the mean
 #pragma once
 #include "formats/shared/grids.cuh"
+#include "formats/shared/k_search.cuh"
 
 namespace tw::fmt {
+
+// Under the best scale: those that the list did not have; if it lacked one, all; always all.
+enum class GridAgain { unlisted, all_if_one, all };
+
+// Element i of a list's entry.
+template <class F>
+TW_FN u32 list_field(u32 entry, int i) {
+  return (entry >> (16 / F::kWide * i)) & (F::kWide == 4 ? 7u : 3u);
+}
+// Vectors near to one that the list does not have: by distance, then in the list's order.
+template <class F>
+struct NearVectors {
+  using Search = typename F::Search;
+  TW_CONSTANTS(int, kWide = F::kWide);
+  u32 of = 0;  // its entry, and 1
+  int count = 0;
+  u16 index[Search::kMost];
+
+  TW_MEMBER void find(u32 entry) {
+    i32 squares[kWide][8];
+    for (int i = 0; i < kWide; ++i)
+      for (i32 c = 0; c < 8; ++c) {
+        const i32 l = static_cast<i32>(list_field<F>(entry, i));
+        squares[i][c] = (c - l) * (c - l);
+      }
+    u16 distance[F::kEntries];
+    i32 least[Search::kNear];  // distances, ascending
+    for (int k = 0; k < Search::kNear; ++k) least[k] = 1 << 20;
+    for (u32 j = 0; j < F::kEntries; ++j) {
+      i32 d = 0;
+      for (int i = 0; i < kWide; ++i) d += squares[i][list_field<F>(F::grid(j), i)];
+      distance[j] = static_cast<u16>(d);
+      for (int k = 0; k < Search::kNear && d != least[k]; ++k)
+        if (d < least[k]) {
+          const i32 further = least[k];
+          least[k] = d, d = further;
+        }
+    }
+    of = entry + 1, count = 0;
+    for (int k = 0; k < Search::kNear; ++k)
+      for (u32 j = 0; j < F::kEntries && count < Search::kMost; ++j)
+        if (distance[j] == least[k]) index[count++] = static_cast<u16>(j);
+  }
+  // Those near to `entry`; each(index) for every one.
+  template <class Each>
+  TW_MEMBER static void around(u32 entry, const Each& each) {
+#if defined(__CUDACC__)
+    NearVectors near;
+#else
+    // The same ones are asked for again and again.
+    static thread_local NearVectors memory[512];
+    NearVectors& near = memory[(entry * 2654435761u) >> 23];
+#endif
+    if (near.of != entry + 1) near.find(entry);
+    for (int j = 0; j < near.count; ++j) each(near.index[j]);
+  }
+};
 
 template <class F>
 struct GridSearch {
@@ -31,7 +90,9 @@ struct GridSearch {
   struct Choice {
     u32 index[kVectors];
     bool listed[kVectors];  // whether the list had the vector
-    TW_MEMBER i32 number(int i) const { return 2 * static_cast<i32>(field(F::grid(index[i / kWide]), i % kWide)) + 1; }
+    TW_MEMBER i32 number(int i) const {
+      return 2 * static_cast<i32>(list_field<F>(F::grid(index[i / kWide]), i % kWide)) + 1;
+    }
   };
   struct Fit {
     float qx = 0.0f, q2 = 0.0f;
@@ -45,39 +106,6 @@ struct GridSearch {
     }
     return fit;
   }
-  // Vectors near to one that the list does not have: by distance, then in the list's order.
-  struct Near {
-    u32 of = 0;  // its entry, and 1
-    int count = 0;
-    u16 index[72];  // of iq2_s 70 at most, of the others 38
-
-    TW_MEMBER void find(u32 entry) {
-      i32 squares[kWide][8];
-      for (int i = 0; i < kWide; ++i)
-        for (i32 c = 0; c < 8; ++c) {
-          const i32 l = static_cast<i32>(field(entry, i));
-          squares[i][c] = (c - l) * (c - l);
-        }
-      u16 distance[F::kEntries];
-      i32 least[Search::kNear];  // distances, ascending
-      for (int k = 0; k < Search::kNear; ++k) least[k] = 1 << 20;
-      for (u32 j = 0; j < F::kEntries; ++j) {
-        i32 d = 0;
-        for (int i = 0; i < kWide; ++i) d += squares[i][field(F::grid(j), i)];
-        distance[j] = static_cast<u16>(d);
-        for (int k = 0; k < Search::kNear && d != least[k]; ++k)
-          if (d < least[k]) {
-            const i32 further = least[k];
-            least[k] = d, d = further;
-          }
-      }
-      of = entry + 1, count = 0;
-      for (int k = 0; k < Search::kNear; ++k)
-        for (u32 j = 0; j < F::kEntries && count < 72; ++j)
-          if (distance[j] == least[k]) index[count++] = static_cast<u16>(j);
-    }
-  };
-  TW_MEMBER static u32 field(u32 entry, int i) { return (entry >> (kBitsEach * i)) & (kWide == 4 ? 7u : 3u); }
   // The vector for those of number n under a scale and its inverse.
   TW_MEMBER void choose(int n, float scale, float inverse, Choice& choice) const {
     const float *const x = v + kWide * n, *const w = root + kWide * n;
@@ -89,30 +117,25 @@ struct GridSearch {
     const u32 at = list_index<F>(entry);
     choice.index[n] = at, choice.listed[n] = F::grid(at) == entry;
     if (choice.listed[n]) return;
-#if defined(__CUDACC__)
-    Near near;
-#else
-    // The same ones are asked for again and again.
-    static thread_local Near memory[512];
-    Near& near = memory[(entry * 2654435761u) >> 23];
-#endif
-    if (near.of != entry + 1) near.find(entry);
     float best = 3.4028234663852886e38f;
-    for (int j = 0; j < near.count; ++j) {
+    NearVectors<F>::around(entry, [&](u32 near) {
       float error = 0.0f;
       for (int i = 0; i < kWide; ++i) {
-        const float q = static_cast<float>(2 * field(F::grid(near.index[j]), i) + 1);
+        const float q = static_cast<float>(2 * list_field<F>(F::grid(near), i) + 1);
         const float difference = sub_rn(mul_rn(scale, q), x[i]);
         error = add_rn(error, mul_rn(mul_rn(w[i], difference), difference));
       }
-      if (error < best) best = error, choice.index[n] = near.index[j];
-    }
+      if (error < best) best = error, choice.index[n] = near;
+    });
   }
   // Magnitudes, signs and weights of a sub-block.
   TW_MEMBER void read(const float* x, const float* importance, float mean) {
     for (int i = 0; i < kSize; ++i) {
       const float square = mul_rn(x[i], x[i]);
-      weight[i] = importance ? mul_rn(importance[i], sqrt_rn(add_rn(mean, square))) : Search::weight(square, mean);
+      if (importance)
+        weight[i] = mul_rn(importance[i], sqrt_rn(add_rn(mean, square)));
+      else if constexpr (F::kEncoders == 2)
+        weight[i] = Search::weight(square, mean);
       root[i] = sqrt_rn(weight[i]);
     }
     for (int n = 0; n < kSize / 8; ++n) {
@@ -137,9 +160,16 @@ struct GridSearch {
       if (v[i] > largest) largest = v[i];
     if (!(largest >= Search::least()) || !(largest > 0.0f)) return 0.0f;
     constexpr float kTop = static_cast<float>(2 * kNumbers - 1);
+    constexpr GridAgain kAgain = Search::again();
     Choice kept;
-    for (int n = 0; n < kVectors; ++n) kept.index[n] = 0, kept.listed[n] = !Search::kAll;
+    for (int n = 0; n < kVectors; ++n) kept.index[n] = 0, kept.listed[n] = kAgain == GridAgain::unlisted;
     float scale = div_rn(largest, kTop), best = 0.0f;
+    if constexpr (Search::kLevels) {
+      u8 levels[kSize];
+      scale = search_levels<kSize, kNumbers + 1>(v, weight, levels);
+      largest = mul_rn(scale, static_cast<float>(kNumbers));
+      if (!(largest > 0.0f)) return 0.0f;
+    }
     TW_NO_UNROLL for (int step = -Search::kTrials; step <= Search::kTrials; ++step) {
       const float inverse = div_rn(add_rn(kTop, mul_rn(static_cast<float>(step), Search::apart())), largest);
       const float trial = div_rn(1.0f, inverse);
@@ -151,10 +181,10 @@ struct GridSearch {
     }
     bool all_listed = true;
     for (int n = 0; n < kVectors; ++n) all_listed = all_listed && kept.listed[n];
-    if (!all_listed && scale > 0.0f) {
+    if ((kAgain == GridAgain::all || !all_listed) && scale > 0.0f) {
       const float inverse = div_rn(1.0f, scale);
       for (int n = 0; n < kVectors; ++n)
-        if (Search::kAll || !kept.listed[n]) choose(n, scale, inverse, kept);
+        if (kAgain != GridAgain::unlisted || !kept.listed[n]) choose(n, scale, inverse, kept);
       const Fit f = fit(kept);
       if (f.q2 > 0.0f) scale = div_rn(f.qx, f.q2);
     }
@@ -174,7 +204,7 @@ struct GridSearch {
     for (int i = 0; i < F::kDataBytes; ++i) data[i] = 0;
     float squares = 0.0f;
     for (int i = 0; i < 256; ++i) squares = add_rn(squares, mul_rn(x[i], x[i]));
-    const float mean = div_rn(mul_rn(2.0f, squares), 256.0f);  // twice it
+    const float mean = div_rn(mul_rn(static_cast<float>(Search::kSquares), squares), 256.0f);
     float scales[kSubs], most = 0.0f;
     TW_NO_UNROLL for (int j = 0; j < kSubs; ++j) {
       GridSearch search;
@@ -194,9 +224,18 @@ struct GridSearch {
   }
 };
 
-// A format with both encoders. F::Search is its.
+// A format with encoder "plain", and ggml's search where importance is given. F::Search is its.
 template <class F, int block_bytes, int size>
-struct SearchedGridBlocks : GridBlocks<F, block_bytes, size> {
+struct WeightedGridBlocks : GridBlocks<F, block_bytes, size> {
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    GridSearch<F>::encode(x, importance, data);
+  }
+};
+
+// A format with both encoders.
+template <class F, int block_bytes, int size>
+struct SearchedGridBlocks : WeightedGridBlocks<F, block_bytes, size> {
   TW_CONSTANTS(int, kEncoders = 2);
   // Of "ggml" not derived: its search minimizes a weighted sum, and its scales may be larger than those of "plain". No
   // block of tests/templates exceeds it.
@@ -211,10 +250,6 @@ struct SearchedGridBlocks : GridBlocks<F, block_bytes, size> {
       GridBlocks<F, block_bytes, size>::encode(x, data, scales, context, 0);
     else
       GridSearch<F>::encode(x, nullptr, data);
-  }
-  TW_CONSTANTS(bool, kImportance = true);
-  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
-    GridSearch<F>::encode(x, importance, data);
   }
 };
 

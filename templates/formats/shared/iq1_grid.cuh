@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What IQ1_S and IQ1_M share: the list of 2048 vectors of -1, 0 and 1 (ggml-common.h, iq1s_grid; the numbers are a part
 // of the format), elements 1 more in two bits each, the first lowest; and levels: of a sign that is not set 1/8 more
-// than these, of one that is 1/8 less, all times 8.
+// than these, of one that is 1/8 less, all times 8. And their encoder with importance.
 #pragma once
-#include "formats/shared/grids.cuh"
+#include "formats/shared/grid_search.cuh"
 
 namespace tw::fmt {
 
@@ -160,5 +160,168 @@ using Iq1Levels = Sixteen<0x000901f9u, 0x0007fff7u, 0, 0>;
 TW_FN u32 iq1_eight(u32 index, bool sign) {
   return eight_pairs_to_nibbles(iq1_grid[index]) | (sign ? 0x44444444u : 0u);
 }
+
+// ggml's searches with an importance matrix (quantize_row_iq1_s_impl, quantize_row_iq1_m_impl), the float operations in
+// its order, so that the bytes agree.
+//
+// A sub-block's elements, in ascending order, become -1, then 0, then 1. Of all places for the two borders, and of all
+// signs of the eighth that is added, that is kept which is best by weighted least squares; eights that the list lacks
+// become the one of least weighted error of those that are nearest. F has, beside a format's of grids.cuh,
+//   Search::kNear, kMost         of NearVectors
+//   Search::least(), more()      a largest magnitude below which all is zero; by how much the half is larger
+//   put_minus(block, j, minus)   sub-block j's signs: of its first vector in bit 0, of the next in bit 1
+template <class F>
+struct Iq1Search {
+  TW_CONSTANTS(int, kSize = F::kGroup, kVectors = kSize / 8, kSubs = 256 / kSize);
+  TW_CONSTANTS(bool, kApart = F::kTogether == 1);  // each vector of a sub-block has a sign of its own
+  using Search = typename F::Search;
+
+  const float* x;
+  float weight[kSize];
+  u32 index[kVectors];
+  u32 minus = 0;  // bit n: of vector n
+  float scale = 0.0f;
+
+  TW_MEMBER static float value(u32 level, bool less) {
+    return static_cast<float>(static_cast<i32>(level) - 1) + (less ? -0.125f : 0.125f);
+  }
+  TW_MEMBER bool less(int i) const { return (minus >> (i / 8)) & 1u; }
+
+  // The numbers of elements, ascending; of equals the first one first.
+  TW_MEMBER void sort(i32 (&order)[kSize]) const {
+    for (i32 i = 0; i < kSize; ++i) {
+      i32 at = i;
+      for (; at > 0 && x[order[at - 1]] > x[i]; --at) order[at] = order[at - 1];
+      order[at] = i;
+    }
+  }
+  struct Split {
+    int first = -1, second = -1;
+    u32 minus = 0;
+    float scale = 0.0f, best = -3.4028234663852886e38f;
+    TW_MEMBER void consider(int i1, int i2, u32 signs, float qx, float q2) {
+      if (!(q2 > 0.0f && mul_rn(qx, qx) > mul_rn(best, q2))) return;
+      scale = div_rn(qx, q2), best = mul_rn(scale, qx);
+      first = i1, second = i2, minus = signs;
+    }
+  };
+  // All vectors have one sign: by sums of the first elements.
+  TW_MEMBER void split_together(const i32 (&order)[kSize], Split& split) const {
+    float sx[kSize + 1], sw[kSize + 1];
+    sx[0] = sw[0] = 0.0f;
+    for (int j = 0; j < kSize; ++j) {
+      const i32 i = order[j];
+      sx[j + 1] = add_rn(sx[j], mul_rn(weight[i], x[i])), sw[j + 1] = add_rn(sw[j], weight[i]);
+    }
+    TW_NO_UNROLL for (int i1 = 0; i1 <= kSize; ++i1) TW_NO_UNROLL for (int i2 = i1; i2 <= kSize; ++i2) {
+      const float of_x[3] = {sx[i1], sub_rn(sx[i2], sx[i1]), sub_rn(sx[kSize], sx[i2])};
+      const float of_w[3] = {sw[i1], sub_rn(sw[i2], sw[i1]), sub_rn(sw[kSize], sw[i2])};
+      for (u32 sign = 0; sign < 2; ++sign) {
+        float qx = 0.0f, q2 = 0.0f;
+        for (u32 l = 0; l < 3; ++l) {
+          const float v = value(l, sign != 0), one = mul_rn(of_x[l], v), two = mul_rn(mul_rn(of_w[l], v), v);
+          qx = l ? add_rn(qx, one) : one, q2 = l ? add_rn(q2, two) : two;
+        }
+        split.consider(i1, i2, sign ? (1u << kVectors) - 1 : 0u, qx, q2);
+      }
+    }
+  }
+  // Each of two has its own: signs are tried in the order of ggml, in which the second vector's changes faster.
+  TW_MEMBER void split_apart(const i32 (&order)[kSize], Split& split) const {
+    TW_NO_UNROLL for (int i1 = 0; i1 <= kSize; ++i1) TW_NO_UNROLL for (int i2 = i1; i2 <= kSize; ++i2)
+        TW_NO_UNROLL for (u32 k = 0; k < 4; ++k) {
+      const u32 signs = k >> 1 | (k & 1u) << 1;
+      float qx = 0.0f, q2 = 0.0f;
+      for (int j = 0; j < kSize; ++j) {
+        const i32 i = order[j];
+        const float v = value(j < i1 ? 0u : j < i2 ? 1u : 2u, (signs >> (i / 8)) & 1u), wv = mul_rn(weight[i], v);
+        qx = add_rn(qx, mul_rn(wv, x[i])), q2 = add_rn(q2, mul_rn(wv, v));
+      }
+      split.consider(i1, i2, signs, qx, q2);
+    }
+  }
+  TW_MEMBER void choose(int n, const u32* levels, bool& listed) {
+    u32 entry = 0;
+    for (int i = 0; i < 8; ++i) entry |= levels[8 * n + i] << (2 * i);
+    index[n] = list_index<F>(entry);
+    if (F::grid(index[n]) == entry) return;
+    listed = false;
+    float best = 3.4028234663852886e38f;
+    NearVectors<F>::around(entry, [&](u32 near) {
+      float error = 0.0f;
+      for (int i = 8 * n; i < 8 * n + 8; ++i) {
+        const float difference = sub_rn(mul_rn(scale, value(list_field<F>(F::grid(near), i % 8), less(i))), x[i]);
+        error = add_rn(error, mul_rn(mul_rn(weight[i], difference), difference));
+      }
+      if (error < best) best = error, index[n] = near;
+    });
+  }
+  // Adds the products of this sub-block with what it became, times `step`.
+  TW_MEMBER void fit(float step, float& qx, float& q2) const {
+    for (int i = 0; i < kSize; ++i) {
+      const float q = mul_rn(value(list_field<F>(F::grid(index[i / 8]), i % 8), less(i)), step),
+                  wq = mul_rn(weight[i], q);
+      qx = add_rn(qx, mul_rn(wq, x[i])), q2 = add_rn(q2, mul_rn(wq, q));
+    }
+  }
+  // Writes the vectors of sub-block j. False if all of it is zero.
+  TW_MEMBER bool encode_sub(u8* data, int j) {
+    float largest = abs_f(x[0]);
+    for (int i = 1; i < kSize; ++i)
+      if (abs_f(x[i]) > largest) largest = abs_f(x[i]);
+    if (!(largest >= Search::least())) return false;
+    i32 order[kSize];
+    sort(order);
+    Split split;
+    if constexpr (kApart)
+      split_apart(order, split);
+    else
+      split_together(order, split);
+    if (split.first < 0) return false;
+    const bool turned = split.scale < 0.0f;
+    u32 levels[kSize];
+    for (int k = 0; k < kSize; ++k) {
+      const u32 level = k < split.first ? 0u : k < split.second ? 1u : 2u;
+      levels[order[k]] = turned ? 2 - level : level;
+    }
+    scale = turned ? -split.scale : split.scale;
+    minus = turned ? split.minus ^ ((1u << kVectors) - 1) : split.minus;
+    bool listed = true;
+    for (int n = 0; n < kVectors; ++n) choose(n, levels, listed);
+    if (!listed) {
+      float qx = 0.0f, q2 = 0.0f;
+      fit(1.0f, qx, q2);
+      if (qx > 0.0f && q2 > 0.0f) scale = div_rn(qx, q2);
+    }
+    for (int n = 0; n < kVectors; ++n) F::put(data, kVectors * j + n, index[n], 0, 0);
+    return true;
+  }
+  TW_MEMBER static void encode(const float* x, const float* importance, u8* data) {
+    for (int i = 0; i < F::kDataBytes; ++i) data[i] = 0;
+    const float square = mean_square(x, 2.0f);
+    Iq1Search subs[kSubs];
+    bool coded[kSubs];
+    float most = 0.0f;
+    TW_NO_UNROLL for (int j = 0; j < kSubs; ++j) {
+      subs[j].x = x + kSize * j;
+      weigh<kSize>(subs[j].x, importance + kSize * j, square, subs[j].weight);
+      coded[j] = subs[j].encode_sub(data, j);
+      if (subs[j].scale > most) most = subs[j].scale;
+    }
+    if (most == 0.0f) return;
+    float d = div_rn(most, 15.0f), qx = 0.0f, q2 = 0.0f;
+    const float inverse = div_rn(1.0f, d);
+    TW_NO_UNROLL for (int j = 0; j < kSubs; ++j) {
+      const i32 step = clamped(mul_rn(0.5f, sub_rn(mul_rn(inverse, subs[j].scale), 1.0f)), 0, F::kSteps - 1);
+      F::put_step(data, j, static_cast<u32>(step));
+      F::put_minus(data, j, subs[j].minus);
+      if (!coded[j])  // the list's first, as the bytes say
+        for (int n = 0; n < kVectors; ++n) subs[j].index[n] = 0;
+      if constexpr (kApart) subs[j].fit(static_cast<float>(2 * step + 1), qx, q2);
+    }
+    if (kApart && q2 > 0.0f) d = div_rn(qx, q2);
+    F::put_half(data, f32_to_f16_bits(mul_rn(d, Search::more())));
+  }
+};
 
 }  // namespace tw::fmt

@@ -182,7 +182,8 @@ TW_FN float improve_scale(const float* x, u8* code) {
   return sum_l2 > 0.0f ? div_rn(sum_xl, sum_l2) : 0.0f;
 }
 
-// The scale for codes of 0 to top of values that are not negative (make_qp_quants).
+// The scale for codes of 0 to top of values that are not negative (make_qp_quants). Of one that is, as in IQ2_XXS, ggml
+// takes the code as a byte.
 template <int n, i32 top>
 TW_FN float search_levels(const float* x, const float* weight, u8* code) {
   float most = 0.0f;
@@ -191,20 +192,21 @@ TW_FN float search_levels(const float* x, const float* weight, u8* code) {
     for (int i = 0; i < n; ++i) code[i] = 0;
     return 0.0f;
   }
-  const auto error = [&](float inverse, i32 limit) {
+  const auto error = [&](float inverse, bool first) {
     const float scale = div_rn(1.0f, inverse);
     float total = 0.0f;
     for (int i = 0; i < n; ++i) {
-      const float off = sub_rn(x[i], mul_rn(scale, static_cast<float>(min2(limit, nearest(mul_rn(inverse, x[i]))))));
+      const i32 level = nearest(mul_rn(inverse, x[i]));
+      const float off = sub_rn(x[i], mul_rn(scale, static_cast<float>(first ? level & 255 : min2(top, level))));
       total = add_rn(total, mul_rn(mul_rn(weight[i], off), off));
     }
     return total;
   };
-  float inverse = div_rn(static_cast<float>(top), most), best = error(inverse, 255);
+  float inverse = div_rn(static_cast<float>(top), most), best = error(inverse, true);
   TW_NO_UNROLL for (int step = -4; step <= 4; ++step) {
     if (step == 0) continue;
     const float trial = div_rn(add_rn(mul_rn(0.1f, static_cast<float>(step)), static_cast<float>(top)), most);
-    const float e = error(trial, top);
+    const float e = error(trial, false);
     if (e < best) best = e, inverse = trial;
   }
   float sum_xl = 0.0f, sum_l2 = 0.0f;
