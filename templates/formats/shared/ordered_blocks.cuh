@@ -12,7 +12,7 @@ namespace tw::fmt {
 // columns: of a block. bits: of a stored code.
 template <class F, int columns, int bits>
 struct OrderedBlocks : StandAlone {
-  TW_CONSTANTS(int, kLayout = 1, kEncoders = 1, kBlock = columns, kBits = 2);
+  TW_CONSTANTS(int, kLayout = 1, kEncoders = 1, kBlock = columns, kBits = 2);  // as TileBase has codes
   TW_CONSTANTS(int, kDataBytes = 2 + columns * bits / 8, kScaleBytes = 0, kErrorColumns = columns);
   TW_CONSTANTS(bool, kKeepsNan = false);
   static constexpr const char* encoder_name(int) { return "ggml"; }
