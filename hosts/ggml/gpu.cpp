@@ -12,6 +12,7 @@
 #include "hosts/ggml/tensor.h"
 
 namespace tilewright::ggml {
+namespace gpu {
 namespace {
 
 bool supports(ggml_backend_dev_t device, const ggml_tensor* op) {
@@ -117,6 +118,7 @@ Gpu* open_gpu(ggml_backend_reg_t registration, Engine& engine, const Device& dev
 }
 
 }  // namespace
+}  // namespace gpu
 
 const std::vector<ggml_backend_dev_t>& gpu_devices(ggml_backend_reg_t registration) {
   static const std::vector<ggml_backend_dev_t> devices = [&] {
@@ -125,8 +127,8 @@ const std::vector<ggml_backend_dev_t>& gpu_devices(ggml_backend_reg_t registrati
     if (!asked || std::strcmp(asked, "1") != 0) return list;
     Kernels& kernels = Kernels::of_process();
     for (int i = 0; kernels.engine() && i < Device::count(kernels.driver()); ++i)
-      logged("a GPU cannot be used", [&] {
-        list.push_back(&open_gpu(registration, *kernels.engine(), Device::open(i, kernels.driver()))->device);
+      gpu::logged("a GPU cannot be used", [&] {
+        list.push_back(&gpu::open_gpu(registration, *kernels.engine(), Device::open(i, kernels.driver()))->device);
       });
     return list;
   }();

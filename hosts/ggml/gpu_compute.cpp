@@ -11,7 +11,7 @@
 #include "hosts/ggml/convolution.h"
 #include "hosts/ggml/tensor.h"
 
-namespace tilewright::ggml {
+namespace tilewright::ggml::gpu {
 namespace {
 
 constexpr std::size_t kVector = 16;  // bytes to which kernels want matrices aligned
@@ -249,4 +249,4 @@ void compute(Backend& backend, const ggml_tensor* node) {
   }
 }
 
-}  // namespace tilewright::ggml
+}  // namespace tilewright::ggml::gpu

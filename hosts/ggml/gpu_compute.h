@@ -11,7 +11,7 @@
 
 #include "hosts/ggml/gpu_memory.h"
 
-namespace tilewright::ggml {
+namespace tilewright::ggml::gpu {
 
 // Scratch memory that grows. Freeing it under queued kernels is safe: cuMemFree waits for them.
 class DeviceScratch {
@@ -38,4 +38,4 @@ inline Backend& of(ggml_backend_t backend) { return *static_cast<Backend*>(backe
 
 void compute(Backend& backend, const ggml_tensor* node);
 
-}  // namespace tilewright::ggml
+}  // namespace tilewright::ggml::gpu

@@ -7,7 +7,7 @@
 
 #include "hosts/ggml/tensor.h"
 
-namespace tilewright::ggml {
+namespace tilewright::ggml::gpu {
 namespace {
 
 // These callbacks cannot report a failure, so that the GPU's next graph does.
@@ -93,4 +93,4 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t 
   return buffer ? ggml_backend_buffer_init(type, kBuffer, buffer.release(), size) : nullptr;
 }
 
-}  // namespace tilewright::ggml
+}  // namespace tilewright::ggml::gpu

@@ -20,7 +20,7 @@
 #include "ggml-impl.h"
 #include "hosts/ggml/gpu_kernels.h"
 
-namespace tilewright::ggml {
+namespace tilewright::ggml::gpu {
 
 inline constexpr std::size_t kAlign = 256;
 
@@ -88,4 +88,4 @@ inline Buffer& of(ggml_backend_buffer_t buffer) { return *static_cast<Buffer*>(b
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, std::size_t size);
 
-}  // namespace tilewright::ggml
+}  // namespace tilewright::ggml::gpu

@@ -9,26 +9,15 @@
 
 namespace tw::fmt {
 
-struct iq1_s : GridBlocks<iq1_s, 50, 32> {
+struct iq1_s : Iq1Blocks<iq1_s, 50, 32, 4> {
   static constexpr const char* title() { return "ggml IQ1_S: eights of a list of 2048 vectors, 3-bit scales per 32"; }
   static constexpr const char* source() { return "ggml (block_iq1_s); plain: this library"; }
-  using Levels = Iq1Levels;
-  TW_CONSTANTS(int, kBits = 1, kWide = 8, kSteps = 8, kTogether = 4);
-  TW_CONSTANTS(u32, kEntries = 2048);
-  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::one; }
-  TW_MEMBER static u32 grid(u32 i) { return iq1_grid[i]; }
-  TW_MEMBER static constexpr float top() { return 1.125f; }
-  TW_MEMBER static constexpr float unit() { return 0.125f; }
 
   struct Search {
     TW_CONSTANTS(int, kNear = 3, kMost = 205);
     TW_MEMBER static constexpr float least() { return 1e-12f; }
     TW_MEMBER static constexpr float more() { return 1.125f; }
   };
-  TW_CONSTANTS(bool, kImportance = true);
-  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
-    Iq1Search<iq1_s>::encode(x, importance, data);
-  }
 
   TW_CONSTANTS(int, kParts = 3);
   TW_MEMBER static constexpr Part part(int p) {

@@ -55,7 +55,7 @@ void gemv() {
   } else {
     using X = tw::select<fmt::has_zero_point<W>(), W, fmt::f16>;
     gemv_narrow<X, W>();
-    gemv_wide<tw::select<by_blocks<W> && !fmt::has_zero_point<W>(), fmt::q8_1, X>, W>();
+    gemv_wide<tw::select<by_blocks<W>, fmt::q8_1, X>, W>();
   }
 }
 

@@ -324,4 +324,20 @@ struct Iq1Search {
   }
 };
 
+// What both formats state alike. together: eights that share a sign.
+template <class F, int block_bytes, int size, int together>
+struct Iq1Blocks : GridBlocks<F, block_bytes, size> {
+  using Levels = Iq1Levels;
+  TW_CONSTANTS(int, kBits = 1, kWide = 8, kSteps = 8, kTogether = together);
+  TW_CONSTANTS(u32, kEntries = 2048);
+  TW_MEMBER static constexpr GridSigns signs() { return GridSigns::one; }
+  TW_MEMBER static u32 grid(u32 i) { return iq1_grid[i]; }
+  TW_MEMBER static constexpr float top() { return 1.125f; }
+  TW_MEMBER static constexpr float unit() { return 0.125f; }
+  TW_CONSTANTS(bool, kImportance = true);
+  TW_MEMBER static void encode_weighted(const float* x, const float* importance, u8* data) {
+    Iq1Search<F>::encode(x, importance, data);
+  }
+};
+
 }  // namespace tw::fmt
