@@ -29,8 +29,7 @@ struct iq4_xs : PartBlocks<iq4_xs, 136, 32> {
     return static_cast<i32>(low | high << 4) - 32;
   }
   TW_MEMBER static u32 nibble(const u8* block, int i) { return TileBase::code(block, i); }
-  struct TileBase {
-    TW_CONSTANTS(int, kBytes = 136, kD = 0);
+  struct TileBase : HalfAt<136, 0> {
     TW_MEMBER static constexpr float unit() { return 1.0f; }
     TW_MEMBER static u32 code(const u8* block, int i) {
       return (block[8 + 16 * (i / 32) + i % 16] >> (i / 16 % 2 * 4)) & 15u;

@@ -19,8 +19,7 @@ struct q3_k : Blocks256 {
   static constexpr Error error(int i) { return i == 0 ? signed_error(4, 32) : searched_signed_error(4, 32); }
 
   // Element i's code and the j-th scale minus 32; the others put them where bits are zero.
-  struct TileBase {
-    TW_CONSTANTS(int, kBytes = 110, kD = 108);
+  struct TileBase : HalfAt<110, 108> {
     TW_MEMBER static u32 code(const u8* block, int i) {
       return ((block[32 + 32 * (i / 128) + i % 32] >> (2 * (i / 32 % 4))) & 3u) |
              (((block[i % 32] >> (i / 32)) & 1u) << 2);

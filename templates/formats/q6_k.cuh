@@ -113,8 +113,7 @@ struct q6_k : Blocks256 {
     offset = 0.0f;
   }
 
-  struct TileBase {
-    TW_CONSTANTS(int, kBytes = 210, kD = 208);
+  struct TileBase : HalfAt<210, 208> {
     TW_MEMBER static u32 code(const u8* block, int i) {
       const int h = i / 128, quarter = i / 32 % 4, l = i % 32;
       return ((block[64 * h + 32 * (quarter % 2) + l] >> (4 * (quarter / 2))) & 15u) |

@@ -26,8 +26,7 @@ struct tq1_0 : TernaryBlocks<tq1_0, 54> {
     const Digit digit = digit_of(i);
     return (((block[digit.byte] * power(digit.number)) & 255u) * 3) >> 8;
   }
-  struct TileBase {
-    TW_CONSTANTS(int, kBytes = 54, kD = 52);
+  struct TileBase : HalfAt<54, 52> {
     TW_MEMBER static u32 code(const u8* block, int i) { return nibble(block, i); }
     TW_MEMBER static void put_code(u8* block, int i, u32 code) {
       const Digit digit = digit_of(i);

@@ -11,8 +11,7 @@ struct tq2_0 : TernaryBlocks<tq2_0, 66> {
   static constexpr const char* title() { return "ggml TQ2_0: codes -1, 0 and 1 in two bits, one half per 256"; }
   static constexpr const char* source() { return "ggml (block_tq2_0, quantize_row_tq2_0_ref)"; }
 
-  struct TileBase {
-    TW_CONSTANTS(int, kBytes = 66, kD = 64);
+  struct TileBase : HalfAt<66, 64> {
     TW_MEMBER static u32 code(const u8* block, int i) {
       return (block[i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4))) & 3u;
     }

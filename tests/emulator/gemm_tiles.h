@@ -72,7 +72,7 @@ void check_tile_values(const Size& s, u64 seed) {
       double parts = 0, magnitude = 0;
       for (i64 k = 0; k < s.k; ++k) {
         double part = std::fabs(w.exact[static_cast<std::size_t>(j * s.k + k)]);
-        if (Tile::kOffset) part += 2 * std::fabs(base_of<W, Tile>(w, j, k));
+        if constexpr (Tile::kOffset) part += 2 * std::fabs(base_of<W, Tile>(w, j, k));
         const double value = std::fabs(static_cast<double>(x.exact[static_cast<std::size_t>(i * s.k + k)]));
         parts += value * part, magnitude += value * std::fabs(w.exact[static_cast<std::size_t>(j * s.k + k)]);
       }

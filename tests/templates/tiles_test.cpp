@@ -32,16 +32,22 @@ struct Rows {
   }
 };
 
-// Scales as an encoder leaves them, then codes of any value.
+// The bits of a block that hold codes of any value; none of those that are indices of a list.
+template <class W, class Tile>
+void find_codes(u8 (&codes)[W::kDataBytes]) {
+  if constexpr (requires(u8 * block) { Tile::put_code(block, 0, 0); })
+    for (int i = 0; i < W::kBlock; ++i)
+      for (u32 code = 0; code < 1u << Tile::kBits; ++code) {
+        u8 one[W::kDataBytes] = {};
+        Tile::put_code(one, i, code);
+        for (int b = 0; b < W::kDataBytes; ++b) codes[b] |= one[b];
+      }
+}
+// Scales and indices as an encoder leaves them, then codes of any value.
 template <class W, class Tile>
 void fill(Rows<W>& w, unsigned seed) {
-  u8 codes[W::kDataBytes] = {};  // the bits that hold them
-  for (int i = 0; i < W::kBlock; ++i)
-    for (u32 code = 0; code < 1u << Tile::kBits; ++code) {
-      u8 one[W::kDataBytes] = {};
-      Tile::put_code(one, i, code);
-      for (int b = 0; b < W::kDataBytes; ++b) codes[b] |= one[b];
-    }
+  u8 codes[W::kDataBytes] = {};
+  find_codes<W, Tile>(codes);
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
   for (i64 row = 0; row < w.kRows; ++row)

@@ -98,15 +98,16 @@ struct NibbleScales {
     }
   }
 };
-// Bytes that count in a half `d` of the format's block. Tile: has scale(block, j), put_scale(block, j, scale) and kD.
+// Bytes that count in a half of the format's block. Tile: has scale(block, j), put_scale(block, j, scale), and is one
+// of HalfAt.
 template <class Tile>
 struct SixteensScales {
   static void get(const tw::u8* from, int block, PanelRow& row) {
-    row.group[0] = read16(from + Tile::kD);
+    row.group[0] = Tile::half(from);
     for (int i = 0; i < 2; ++i) row.scales[i] = static_cast<tw::u8>(Tile::scale(from, 2 * block + i));
   }
   static void put(const PanelRow& row, int block, tw::u8* to) {
-    write16(to + Tile::kD, row.group[0]);
+    Tile::put_half(to, row.group[0]);
     for (int i = 0; i < 2; ++i) Tile::put_scale(to, 2 * block + i, static_cast<tw::i8>(row.scales[i]));
   }
 };
@@ -287,17 +288,10 @@ struct GridPanels {
   }
   static void write(const PanelColumns& columns, int number, tw::u8* block, tw::u8*) {
     StepScales<F, kParts>::put(columns.row, number, block);
-    constexpr int kWide = F::kWide, kBits = 16 / kWide, kSign = kWide == 4 ? 3 : 2;
     for (int n = 0; n < 4; ++n) {
-      tw::u32 entries[8 / kWide] = {}, signs = 0;
-      for (int i = 0; i < 8; ++i) {
-        const tw::u32 code = columns.codes[8 * n + i];
-        entries[i / kWide] |= (code & ((1u << kSign) - 1)) << (kBits * (i % kWide));
-        signs |= (code >> kSign) << i;
-      }
-      F::put(block, 4 * number + n, tw::fmt::list_index<F>(entries[0]),
-             kWide == 4 ? tw::fmt::list_index<F>(entries[8 / kWide - 1]) : 0u,
-             F::signs() == tw::fmt::GridSigns::one ? signs & 1u : signs);
+      tw::u32 nibbles = 0;
+      for (int i = 0; i < 8; ++i) nibbles |= static_cast<tw::u32>(columns.codes[8 * n + i]) << (4 * i);
+      F::put_eight(block, 4 * number + n, nibbles);
     }
   }
   static constexpr PanelFormat format(const char* name) {

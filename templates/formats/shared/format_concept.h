@@ -159,7 +159,7 @@ template <class F>
 concept RowCasts = !F::kRowScale || F::kBlock > 1 || RowCodes<F>;
 
 template <class T>
-concept TileStated = requires(tw::u8* block, const tw::u8* stored, tw::i64 k, tw::u32 code) {
+concept TileStated = requires(tw::u8* block, const tw::u8* stored, tw::i64 k) {
   { T::kBits } -> Member<int>;
   { T::kScaleK } -> Member<int>;
   { T::kScaleBytes } -> Member<int>;
@@ -168,12 +168,16 @@ concept TileStated = requires(tw::u8* block, const tw::u8* stored, tw::i64 k, tw
   { T::factor() } -> Member<float>;
   { T::rounding() } -> Member<double>;
   { T::code(stored, 0) } -> std::same_as<tw::u32>;
-  T::put_code(block, 0, code);
   T::put_scales(block, stored, stored, k);
   T::take_scales(stored, block, block, k);
   typename T::Scales;
   typename T::AfterMma;
 };
+template <class T>
+concept TilePutsCodes = requires(tw::u8* block, tw::u32 code) {
+  T::put_code(block, 0, code);
+}
+|| requires(tw::u8* block, tw::u32 codes) { T::put_eight(block, 0, codes); };
 template <class T, class E>
 concept TileFragments = requires(const tw::u32 (&words)[tw::tile_words<T, E>()], const typename T::Scales& scales,
                                  tw::u32 (&a)[4]) {
@@ -192,7 +196,7 @@ concept TileRowMinimum = requires(const typename T::Scales& scales) {
   { T::row_minimum(scales, 0, 0) } -> std::same_as<float>;
 };
 template <class T, class E>
-concept Tile = TileStated<T> && TileFragments<T, E> &&
+concept Tile = TileStated<T> && TilePutsCodes<T> && TileFragments<T, E> &&
     (T::kScaleBytes == 0 || TileScales<T>)&&(!T::kScaleAfterMma ||
                                              (TileRowScale<T> && (!T::kOffset || TileRowMinimum<T>)));
 

@@ -52,6 +52,24 @@ TW_FN u32 list_index(u32 entry) {
   return first;
 }
 
+// Tiles hold codes of four bits in place of indices; these are found in the list again.
+template <class F>
+struct GridTileBase {
+  TW_CONSTANTS(int, kBytes = F::kDataBytes);
+  TW_MEMBER static constexpr float unit() { return F::unit(); }
+  TW_MEMBER static u32 code(const u8* block, int i) { return F::nibble(block, i); }
+  TW_MEMBER static void put_eight(u8* block, int n, u32 nibbles) { F::put_eight(block, n, nibbles); }
+  TW_MEMBER static u16 half(const u8* block) { return static_cast<u16>(F::half_of(block)); }
+  TW_MEMBER static void put_half(u8* block, u16 bits) { F::put_half(block, bits); }
+  // Of sixteen; where sub-blocks have 32 elements two are the same.
+  TW_MEMBER static i8 scale(const u8* block, int j) { return static_cast<i8>(F::step(block, 16 * j / F::kGroup)); }
+  TW_MEMBER static void put_scale(u8* block, int j, i8 scale) {
+    F::put_step(block, 16 * j / F::kGroup, (static_cast<u32>(scale) - 1) / 2);
+  }
+};
+template <class Element, class F>
+struct GridTile : LevelsSixteens<Element, GridTileBase<F>, typename F::Levels> {};
+
 template <class F, int block_bytes, int size>
 struct GridBlocks : PartBlocks<F, block_bytes, size> {
   template <int E>
@@ -63,10 +81,12 @@ struct GridBlocks : PartBlocks<F, block_bytes, size> {
     const double most = static_cast<double>(F::top()) * (2 * F::kSteps - 1);
     return {0, 1.25, 0, 1.0 / (2 * F::kSteps - 1), most * half_least(), static_cast<float>(most) * largest_half()};
   }
-  template <class>
+  template <class Element>
   TW_MEMBER static constexpr bool tiles_for() {
-    return false;
+    return sizeof(Element) == 2;
   }
+  template <class Element>
+  using Tile = GridTile<Element, F>;
 
   TW_MEMBER static u32 nibble(const u8* block, int i) { return (F::eight_of(block, i / 8) >> (4 * (i % 8))) & 15u; }
   template <int E>
@@ -77,6 +97,19 @@ struct GridBlocks : PartBlocks<F, block_bytes, size> {
     }
     scale = F::scale_of(u, g);
     offset = 0.0f;
+  }
+
+  // The inverse of eight_of(), into zeroed bits.
+  TW_MEMBER static void put_eight(u8* block, int n, u32 nibbles) {
+    constexpr int kWide = F::kWide, kBits = 16 / kWide, kSign = kWide == 4 ? 3 : 2;
+    u32 entries[2] = {0, 0}, signs = 0;
+    for (int i = 0; i < 8; ++i) {
+      const u32 code = (nibbles >> (4 * i)) & 15u;
+      entries[i / kWide] |= (code & ((1u << kSign) - 1)) << (kBits * (i % kWide));
+      signs |= (code >> kSign) << i;
+    }
+    F::put(block, n, list_index<F>(entries[0]), kWide == 4 ? list_index<F>(entries[1]) : 0u,
+           F::signs() == GridSigns::one ? signs & 1u : signs);
   }
 
   // The squared distances of four values from the levels that each code may name, the first `codes` of `from`.

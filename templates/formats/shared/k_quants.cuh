@@ -333,9 +333,17 @@ struct MinimaTile : MinimaBase<bits> {
 template <int bits>
 struct MinimaTile<Codes, bits> : CodesTile<MinimaAfterMma<tw::f16, bits>, bits, 0> {};
 
+// Blocks of `bytes`, whose half d is at byte `at`.
+template <int bytes, int at>
+struct HalfAt {
+  TW_CONSTANTS(int, kBytes = bytes);
+  TW_MEMBER static u16 half(const u8* block) { return read16(block + at); }
+  TW_MEMBER static void put_half(u8* block, u16 bits) { write16(block + at, bits); }
+};
+
 // Tiles of Q3_K and Q6_K: value = d scale (code - offset), sixteen scales that fit signed bytes and a half d. A row's
-// chunk is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale),
-// kBytes of a block and kD, where its d is.
+// chunk is those, and two bytes of padding. Base: code(), put_code(), scale(block, j), put_scale(block, j, scale), and
+// as HalfAt.
 template <class Base>
 struct SixteensBase : Base {
   TW_CONSTANTS(int, kScaleK = 256, kScaleBytes = 20, kGroups = 4);
@@ -343,13 +351,13 @@ struct SixteensBase : Base {
   TW_MEMBER static void put_scales(u8* out, const u8* data, const u8*, i64 k) {
     const u8* block = data + k / 256 * Base::kBytes;
     for (int j = 0; j < 16; ++j) out[j] = static_cast<u8>(Base::scale(block, j));
-    out[16] = block[Base::kD], out[17] = block[Base::kD + 1];
+    write16(out + 16, Base::half(block));
     out[18] = out[19] = 0;
   }
   TW_MEMBER static void take_scales(const u8* in, u8* data, u8*, i64 k) {
     u8* block = data + k / 256 * Base::kBytes;
     for (int j = 0; j < 16; ++j) Base::put_scale(block, j, static_cast<i8>(in[j]));
-    block[Base::kD] = in[16], block[Base::kD + 1] = in[17];
+    Base::put_half(block, read16(in + 16));
   }
 };
 template <class Base, int bits, int offset>

@@ -14,7 +14,8 @@
 //   kBits                        of a stored code: 2, 3, 4, 5, 6 or 8
 //   Place                        where codes are, if not as TilePlace has them
 //   code(block, i)               the stored form of element i of a block
-//   put_code(block, i, code)     its inverse, into zeroed bits
+//   put_code(block, i, code)     its inverse, into zeroed bits; or where eight elements share them
+//   put_eight(block, n, codes)   of eight n, in the nibbles of a word
 //   kScaleK, kScaleBytes         columns per chunk of scales, bytes per row of one (0: no such stream)
 //   put_scales(out, data, scales, k)    a row's chunk from column k
 //   take_scales(in, data, scales, k)    its inverse
@@ -132,6 +133,26 @@ TW_FN constexpr int tile_word(int thread, int i) {
 // Where the scales of a strip's row are, in rows from the chunk's begin.
 TW_FN constexpr int tile_slot(int row) { return row / 16 * 16 + row % 8 * 2 + row / 8 % 2; }
 
+// The first `count` codes of a block, code(i), into zeroed bits.
+template <class Tile, class = void>
+struct PutCodes {
+  template <class Code>
+  TW_MEMBER static void put(u8* block, int count, const Code& code) {
+    for (int i = 0; i < count; ++i) Tile::put_code(block, i, code(i));
+  }
+};
+template <class Tile>
+struct PutCodes<Tile, void_of<decltype(&Tile::put_eight)>> {
+  template <class Code>
+  TW_MEMBER static void put(u8* block, int count, const Code& code) {
+    for (int n = 0; n < count / 8; ++n) {
+      u32 codes = 0;
+      for (int i = 0; i < 8; ++i) codes |= code(8 * n + i) << (4 * i);
+      Tile::put_eight(block, n, codes);
+    }
+  }
+};
+
 // A stretch of a row in W's own layout, rebuilt from tiles: whole blocks, and whole chunks of scales.
 template <class W, class Element>
 struct TiledUnit {
@@ -160,14 +181,15 @@ struct TiledUnit {
     }
     if constexpr (codes) {
       const u32* panels = static_cast<const u32*>(tile_data) + strip * (k / kPanelK) * (128 * kWords);
-      for (int i = 0; i < columns; ++i) {
-        const int column = static_cast<int>((first + i) % kPanelK), e = column % kWidth, p = column / kWidth,
-                  step = p / 8;
+      const auto code = [&](i64 at) {
+        const int column = static_cast<int>(at % kPanelK), e = column % kWidth, p = column / kWidth, step = p / 8;
         const int thread = in_strip / 16 * 32 + in_strip % 8 * 4 + p % 4, r = p / 4 % 2 * 2 + in_strip / 8 % 2;
-        const u32* tile = panels + (first + i) / kPanelK * (128 * kWords);
-        const u32 code = Place::get([&](int word) { return tile[tile_word<kWords>(thread, word)]; }, step, r, e);
-        Tile::put_code(data + i / W::kBlock * W::kDataBytes, i % W::kBlock, code);
-      }
+        const u32* tile = panels + at / kPanelK * (128 * kWords);
+        return Place::get([&](int word) { return tile[tile_word<kWords>(thread, word)]; }, step, r, e);
+      };
+      for (int b = 0; b * W::kBlock < columns; ++b)
+        PutCodes<Tile>::put(data + b * W::kDataBytes, min2(W::kBlock, columns - b * W::kBlock),
+                            [&](int i) { return code(first + b * W::kBlock + i); });
     }
   }
 };
