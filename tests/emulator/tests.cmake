@@ -18,9 +18,19 @@ tilewright_test(emulator emulator)
 target_compile_options(test_emulator PRIVATE ${TILEWRIGHT_TEST_COMPUTES})
 get_target_property(emulator_tests test_emulator SOURCES)
 list(FILTER emulator_tests EXCLUDE REGEX "/emulator/(async|emulator|fiber|fragments|grids|scheduler|sm90|warpgroup)\\.cpp$")
-# Every format's kernels, a translation unit each, or for a few formats together.
+# Every format's kernels, a translation unit each, or for a few formats together. Without TILEWRIGHT_TEST_ALL those that
+# share their layout's code with one of these are left out.
+set(one_of_each_kind e2m1_row e4m3_b128 e4m3_g128 e4m3_row e4m3_tensor f16 ggml_nvfp4 int3_g64 int4_g128 int4_row int8_row iq1_m iq2_xxs
+  iq3_s iq4_xs mxfp4 mxfp8 nf4 nvfp4 q1_0 q4_k q5_1 q6_k q8_0 q8_1 sign_row ternary_row tq1_0 uint4_g32)
+set(formats ${TILEWRIGHT_FORMATS})
+if(NOT TILEWRIGHT_TEST_ALL)
+  set(formats ${one_of_each_kind})
+  set(left_out ${TILEWRIGHT_FORMATS})
+  list(REMOVE_ITEM left_out ${one_of_each_kind})
+  tilewright_left_out(emulator_formats "kernels of the formats ${left_out}")
+endif()
 set(group 0)
-foreach(FORMAT ${TILEWRIGHT_FORMATS})
+foreach(FORMAT ${formats})
   set(source ${TILEWRIGHT_GENERATED_DIR}/tests/format_${FORMAT}_test.cpp)
   configure_file(emulator/format_test.cpp.in ${source} @ONLY)
   list(APPEND emulator_tests ${source})

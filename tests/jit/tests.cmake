@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 tilewright_test(jit tilewright_jit tilewright_templates fake_cuda)
 add_test(NAME jit COMMAND test_jit ~[archs])
-add_test(NAME jit_archs COMMAND test_jit "every family*")  # apart, so that they run side by side
-add_test(NAME jit_tiles COMMAND test_jit "Hopper's largest*")
-set_tests_properties(jit_archs jit_tiles PROPERTIES COST 200)  # seconds: the longest start first
+if(TILEWRIGHT_TEST_ALL)
+  add_test(NAME jit_archs COMMAND test_jit "every family*,kernels of GPTQ*")  # apart, so that they run side by side
+  add_test(NAME jit_tiles COMMAND test_jit "Hopper's largest*")
+  set_tests_properties(jit_archs jit_tiles PROPERTIES COST 200)  # seconds: the longest start first
+else()
+  tilewright_left_out(jit_archs "kernels of every family compiled for every target")
+  tilewright_left_out(jit_tiles "the largest kernels of Hopper compiled")
+endif()
 
 # Compilers that nobody has installed: an old one with its builtins, and one beside the builtins of another version.
 function(fake_nvrtc name major minor builtins)
