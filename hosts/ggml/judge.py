@@ -60,7 +60,11 @@ def suite(args):
     print(f"{'operation':<12} {'passed':>7} {'failed':>7} {'refused':>8} {'unjudged':>9}", flush=True)
     passed = failed = 0
     for op in OPERATIONS[:1] if args.quick else OPERATIONS:
-        command = [os.path.join(args.bin, "test-backend-ops"), "test", "-b", "TilewrightGPU0" if args.gpu else "Tilewright", "-o", op, *(("-p", "type_a=q4_0") if args.quick else ())]
+        command = [os.path.join(args.bin, "test-backend-ops"), "test", "-b", "TilewrightGPU0" if args.gpu else "Tilewright", "-o", op]
+        if args.quick:
+            command += ["-p", "type_a=q4_0"]
+        if args.gpu:
+            command += ["-j", str(os.cpu_count())]  # compiling takes most of the time
         done = subprocess.run(command, env=alone(args.plugin, args.gpu), capture_output=True, text=True)
         counts = collections.Counter()
         for line in done.stdout.splitlines():
@@ -200,7 +204,7 @@ def perf(args):
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as cases:
         cases.write("\n".join(perf_cases()) + "\n")
         cases.flush()
-        for _ in range(args.rounds):
+        for number in range(args.rounds):
             for who, device in (("ggml", "CUDA0"), ("tilewright", "TilewrightGPU0")):
                 done = ran(args, "test-backend-ops", "perf", "-b", device, "--test-file", cases.name, env=env)
                 found = re.findall(r"name=([\w-]+),.*?\s([\d.]+) us/run", re.sub("\x1b\\[[0-9;]*m", "", done.stdout))
@@ -208,13 +212,14 @@ def perf(args):
                     sys.exit(f"judge: error: test-backend-ops has no device {device}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
                 for name, time in found:
                     times[name][who].append(float(time))
+            save(args, times)  # a run that is cut short keeps its rounds
+            print(f"round {number + 1} of {args.rounds}", flush=True)
     ratios = []
     for name, both in times.items():
         theirs, ours = (statistics.median(both[who]) for who in ("ggml", "tilewright"))
         ratios.append(theirs / ours)
         print(f"{name:<24} ggml {theirs:9.2f} us  tilewright {ours:9.2f} us  {ratios[-1]:.2f}")
     print(f"geometric mean {statistics.geometric_mean(ratios):.2f}, least {min(ratios):.2f}")
-    save(args, times)
     return 0
 
 
