@@ -188,25 +188,26 @@ def suite(args):
         print(f"skipped: vLLM's own kernels do not run here: {theirs[0]['error']}")
         return 0
     ours, said = run(args, jobs)
-    wanted = [i for i, result in enumerate(theirs) if "error" in result or not args.quick]
-    floats, _ = run(args, [{"model": jobs[i]["model"] + "-floats"} for i in wanted], TILEWRIGHT_VLLM="off") if wanted else ([], "")
+    wanted = [name for name, result in zip(names, theirs) if "error" in result or not args.quick]
+    values = [{"model": os.path.join(folder, name + "-floats")} for name in wanted]
+    floats = dict(zip(wanted, run(args, values, TILEWRIGHT_VLLM="off")[0])) if wanted else {}
     print(HEAD, flush=True)
     good = True
     for i, name in enumerate(names):
         needed = models.LAYERS * (1 if name.startswith("moe") else 4)
-        good &= report(name, ours[i], theirs[i], needed, floats[wanted.index(i)] if i in wanted else None)
+        good &= report(name, ours[i], theirs[i], needed, floats.get(name))
     spoken(said)
     if not args.quick and not args.only:
-        good &= more_of_the_suite(args, folder, dict(zip(names, theirs)))
+        good &= more_of_the_suite(args, folder, dict(zip(names, theirs)), floats)
     return 0 if good else 1
 
 
-def more_of_the_suite(args, folder, theirs):
+def more_of_the_suite(args, folder, theirs, floats):
     good = True
     for name in TWO_PROCESSES:
         job = {"model": os.path.join(folder, name), "processes": 2, "distributed_executor_backend": "mp"}
         results, _ = run(args, [job], VLLM_CPU_OMP_THREADS_BIND="0|1")
-        good &= report(name + ", 2 processes", results[0], theirs[name], 2)
+        good &= report(name + ", 2 processes", results[0], theirs[name], 2, floats[name])
     results, _ = run(args, [{"model": os.path.join(folder, "gptq"), "compiled": True}])
     good &= report("gptq, torch.compile", results[0], theirs["gptq"], 8)
     good &= broken(args, folder, theirs)
