@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/tensorrt/binaries.h"
+
+#include <tilewright/error.h>
+#include <tilewright/transpose.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "hosts/tensorrt/runtime.h"
+
+namespace tilewright::tensorrt {
+namespace {
+
+// A folder that nobody else may open, and that goes with all that is in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tilewright-XXXXXX").string();
+    if (!mkdtemp(name.data()))
+      throw Error(ErrorCode::io, "folder", name, "cannot be created; set TMPDIR to a folder that can be written");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string file(const char* name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+Problem transpose(const char* x, std::int64_t rows, std::int64_t cols) {
+  return Problem(Transpose{Format::parse(x), rows, cols});
+}
+
+}  // namespace
+
+Problem transpose_data(const Gemm& gemm) { return transpose("int8", gemm.k / 2, gemm.n); }
+Problem transpose_scales(const Gemm& gemm) { return transpose("int8", gemm.k / 16, gemm.n); }
+
+std::vector<Problem> problems_of(const Recipe& recipe) {
+  std::vector<Problem> all = {recipe.problems.main};
+  if (recipe.problems.cast) all.push_back(*recipe.problems.cast);
+  if (recipe.problems.fused) all.push_back(*recipe.problems.fused);
+  if (recipe.weights == Weights::transposed) {
+    all.push_back(transpose_data(*recipe.gemm()));
+    all.push_back(transpose_scales(*recipe.gemm()));
+    if (recipe.problems.repack) all.push_back(*recipe.problems.repack);
+  }
+  return all;
+}
+
+Bytes compiled(const Recipe& recipe) {
+  const TemporaryFolder folder;
+  Options options = engine().options();
+  options.cache = folder.file("cache.db");
+  options.shipped.clear();  // whose kernels would not be exported
+  Engine own(options);
+  const Arch* const archs[] = {recipe.arch};
+  const PrewarmReport report = own.prewarm(problems_of(recipe), archs, {.top = 1});
+  if (!report.failures.empty())
+    throw Error(ErrorCode::compile_failed, "binaries", "", "cannot be compiled: " + report.failures.front());
+  const std::string file = folder.file("export.db");
+  own.store().export_to(file);
+  Bytes bytes(std::filesystem::file_size(file));
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
+    throw Error(ErrorCode::io, "file", file, "cannot be read");
+  return bytes;
+}
+
+void add_to_cache(const Bytes& binaries) {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("engine.db");
+  {
+    std::ofstream stream(file, std::ios::binary);
+    stream.write(reinterpret_cast<const char*>(binaries.data()), static_cast<std::streamsize>(binaries.size()));
+    if (!stream.flush()) throw Error(ErrorCode::io, "file", file, "cannot be written; is the disk full?");
+  }
+  engine().store().merge_from(file);
+}
+
+}  // namespace tilewright::tensorrt
