@@ -41,7 +41,7 @@ std::size_t cast_bytes(const Problem& cast, std::int64_t rows) {
   const auto streams = c.y.info().streams;
   for (std::size_t i = 0; i < streams.size(); ++i)
     if (streams[i].stream != StreamName::global)
-      bytes = aligned(bytes) + static_cast<std::size_t>(c.y.stream_bytes(static_cast<int>(i), rows, c.cols));
+      bytes += aligned(static_cast<std::size_t>(c.y.stream_bytes(static_cast<int>(i), rows, c.cols)));
   return bytes;
 }
 

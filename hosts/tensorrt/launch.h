@@ -16,7 +16,7 @@ namespace tilewright::tensorrt {
 
 // Offsets in the memory that TensorRT passes to a launch. Its content does not matter.
 struct Scratch {
-  std::size_t x = 0;        // the quantized x
+  std::size_t x = 0;           // the quantized x
   std::size_t stored[2] = {};  // transposed weights: data and scales, as their format stores them
   std::size_t packed[2] = {};  // and in the problem's order
   std::size_t x_bytes = 0, bytes = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libtilewright_tensorrt: what TensorRT looks for when it loads a library of plugins. It links no library of TensorRT's.
-// docs/use/tensorrt.md says how to use it.
+// libtilewright_tensorrt: what TensorRT looks for when it loads a library of plugins. It links no library of
+// TensorRT's. docs/use/tensorrt.md says how to use it.
 #include <tilewright/error.h>
 
 #include <dlfcn.h>
@@ -16,8 +16,8 @@
 namespace tilewright::tensorrt {
 namespace {
 
-// Libraries of TensorRT, and the major versions whose interfaces of plugins are those of the headers that this was built
-// with.
+// Libraries of TensorRT, and the major versions whose interfaces of plugins are those of the headers that this was
+// built with.
 struct Served {
   const char* file;
   const char* name;
@@ -49,11 +49,10 @@ void check_version() {
       if (path.find(served.file) == std::string::npos) continue;
       const int version = version_of(path.c_str()), major = version / 10000;
       if (version == 0 || (major >= served.least && major <= served.most)) continue;
-      throw Error(ErrorCode::unsupported, served.name,
-                  std::to_string(major) + "." + std::to_string(version / 100 % 100),
-                  "is not supported; this library was built with the headers of TensorRT " +
-                      std::to_string(NV_TENSORRT_MAJOR) + "." + std::to_string(NV_TENSORRT_MINOR) +
-                      " and serves TensorRT 10 and 11 and TensorRT-RTX 1");
+      throw Error(
+          ErrorCode::unsupported, served.name, std::to_string(major) + "." + std::to_string(version / 100 % 100),
+          "is not supported; this library was built with the headers of TensorRT " + std::to_string(NV_TENSORRT_MAJOR) +
+              "." + std::to_string(NV_TENSORRT_MINOR) + " and serves TensorRT 10 and 11 and TensorRT-RTX 1");
     }
 }
 

@@ -21,8 +21,8 @@ void set_logger_finder(nvinfer1::ILoggerFinder* finder) noexcept;
 void set_other_log(std::function<void(Severity, std::string_view)> log);
 void say(Severity severity, std::string_view text) noexcept;
 
-// The latest error of the process, for callers whose TensorRT has no logger. Copies at most `size` bytes, with a zero at
-// the end, and returns the size of the whole text.
+// The latest error of the process, for callers whose TensorRT has no logger. Copies at most `size` bytes, with a zero
+// at the end, and returns the size of the whole text.
 std::size_t last_error(char* to, std::size_t size) noexcept;
 
 // Calls action(); an exception becomes an error "tilewright: WHO: ..." and the result `failed`.

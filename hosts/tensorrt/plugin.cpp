@@ -24,8 +24,7 @@ std::vector<Dims> shapes_of(const DynamicPluginTensorDesc* in, std::int32_t coun
 }
 
 void check_outputs(std::int32_t outputs) {
-  if (outputs != 1)
-    throw Error(ErrorCode::invalid_argument, "outputs", std::to_string(outputs), "must be 1");
+  if (outputs != 1) throw Error(ErrorCode::invalid_argument, "outputs", std::to_string(outputs), "must be 1");
 }
 
 }  // namespace
@@ -119,8 +118,7 @@ std::int32_t Plugin::onShapeChange(const PluginTensorDesc* in, std::int32_t inpu
 std::int32_t Plugin::enqueue(const PluginTensorDesc* in, const PluginTensorDesc*, const void* const* inputs,
                              void* const* outputs, void* workspace, cudaStream_t stream) noexcept {
   return status(getPluginName(), [&] {
-    if (!execution_)
-      throw Error(ErrorCode::invalid_argument, "plugin", "", "is not attached to an execution context");
+    if (!execution_) throw Error(ErrorCode::invalid_argument, "plugin", "", "is not attached to an execution context");
     execution_->launch(in, inputs, outputs[0], workspace, stream);
   });
 }

@@ -34,15 +34,15 @@ struct WeightBytes {
 
 struct Recipe {
   Kind kind;
-  Problem problem;        // of the kernel, with pack= and workspace=; a gemm has one row
-  LayerOptions options;   // for a Layer of `problem`, or of the same problem with other extents
+  Problem problem;         // of the kernel, with pack= and workspace=; a gemm has one row
+  LayerOptions options;    // for a Layer of `problem`, or of the same problem with other extents
   LayerProblems problems;  // of that layer
   const Arch* arch;
   Weights weights;
   WeightBytes weight_bytes = {};
-  bool constant_inputs = false;  // of transposed weights: they never change
-  Bytes data = {}, scales = {}, global = {};    // of constant weights, in the order of launches
-  Bytes binaries = {};                // a cache file with the compiled kernels; empty: the engine has none
+  bool constant_inputs = false;               // of transposed weights: they never change
+  Bytes data = {}, scales = {}, global = {};  // of constant weights, in the order of launches
+  Bytes binaries = {};                        // a cache file with the compiled kernels; empty: the engine has none
   std::vector<Tensor> inputs = {};
   Tensor output = {};
 

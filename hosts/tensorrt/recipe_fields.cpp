@@ -28,8 +28,7 @@ const Arch& target_of(const Fields& fields) {
     return found;
   }
   const std::optional<Device> device = current_device();
-  if (!device)
-    refuse("target", "", "is required where no GPU is: the name of the GPU's architecture, such as sm_90a");
+  if (!device) refuse("target", "", "is required where no GPU is: the name of the GPU's architecture, such as sm_90a");
   return device->arch();
 }
 
@@ -80,8 +79,8 @@ std::shared_ptr<const Recipe> make(Kind kind, Problem stated, std::optional<Form
   recipe->constant_inputs = fields.integer("constant_weights").value_or(0) != 0;
   add_tensors(*recipe);
   if (const std::string why = only_reference(problem, arch); !why.empty())
-    throw Error(ErrorCode::unsupported, "problem", problem.text(), "is not supported on " + std::string(arch.name) +
-                ": " + why);
+    throw Error(ErrorCode::unsupported, "problem", problem.text(),
+                "is not supported on " + std::string(arch.name) + ": " + why);
   if (fields.integer("binaries").value_or(0)) recipe->binaries = compiled(*recipe);
   return recipe;
 }
@@ -104,7 +103,9 @@ std::shared_ptr<const Recipe> gemm_recipe(const Fields& fields) {
   const Problem problem = Problem::parse(text);
   if (!problem.as<Gemm>()) refuse("problem", text, "must be a gemm; TilewrightConv takes a conv");
   Gemm g = *problem.as<Gemm>();
-  if (g.groups) throw Error(ErrorCode::unsupported, "groups", std::to_string(g.groups), "is not supported by TilewrightGemm; leave it out");
+  if (g.groups)
+    throw Error(ErrorCode::unsupported, "groups", std::to_string(g.groups),
+                "is not supported by TilewrightGemm; leave it out");
   g.m = 1;
   std::optional<Format> x_from = std::exchange(g.x_from, {});
   if (const auto name = fields.text("x_from")) x_from = Format::parse(*name);
@@ -165,15 +166,15 @@ std::shared_ptr<const Recipe> conv_recipe(const Fields& fields) {
 PluginField field(const char* name, PluginFieldType type) { return {name, nullptr, type, 1}; }
 // Both end with what every plugin takes.
 const PluginField kProblemFields[] = {
-    field("problem", PluginFieldType::kCHAR), field("x_from", PluginFieldType::kCHAR),
-    field("w", PluginFieldType::kINT8),       field("w_scales", PluginFieldType::kINT8),
-    field("w_global", PluginFieldType::kINT8), field("target", PluginFieldType::kCHAR),
+    field("problem", PluginFieldType::kCHAR),   field("x_from", PluginFieldType::kCHAR),
+    field("w", PluginFieldType::kINT8),         field("w_scales", PluginFieldType::kINT8),
+    field("w_global", PluginFieldType::kINT8),  field("target", PluginFieldType::kCHAR),
     field("binaries", PluginFieldType::kINT32),
 };
 const PluginField kW4a8Fields[] = {
-    field("in_features", PluginFieldType::kINT32),   field("out_features", PluginFieldType::kINT32),
-    field("alpha", PluginFieldType::kFLOAT32),       field("weight_packed", PluginFieldType::kINT8),
-    field("weight_scale", PluginFieldType::kINT8),   field("weight_global", PluginFieldType::kFLOAT32),
+    field("in_features", PluginFieldType::kINT32),      field("out_features", PluginFieldType::kINT32),
+    field("alpha", PluginFieldType::kFLOAT32),          field("weight_packed", PluginFieldType::kINT8),
+    field("weight_scale", PluginFieldType::kINT8),      field("weight_global", PluginFieldType::kFLOAT32),
     field("constant_weights", PluginFieldType::kINT32), field("target", PluginFieldType::kCHAR),
     field("binaries", PluginFieldType::kINT32),
 };

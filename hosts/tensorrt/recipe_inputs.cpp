@@ -116,8 +116,7 @@ WeightBytes weight_bytes(const Problem& problem) {
     const int slot = of.w->slot(kStreams[i]);
     if (slot < 0) continue;
     bytes.launched[i] = of.task.buffers[static_cast<std::size_t>(slot)].bytes;
-    bytes.stored[i] =
-        static_cast<std::size_t>(stream_bytes(of.w->format, kStreams[i], of.w->rows, of.w->cols));
+    bytes.stored[i] = static_cast<std::size_t>(stream_bytes(of.w->format, kStreams[i], of.w->rows, of.w->cols));
   }
   return bytes;
 }

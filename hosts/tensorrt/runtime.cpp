@@ -135,7 +135,8 @@ void* Workspaces::on(Stream stream) {
   const bool captured = capturing(stream);
   if (ready_.size() == 0) {
     if (captured)
-      throw Error(ErrorCode::would_tune, "stream", "", "is captured, and memory for it cannot be allocated now; call "
+      throw Error(ErrorCode::would_tune, "stream", "",
+                  "is captured, and memory for it cannot be allocated now; call "
                   "enqueueV3() once on it before the capture");
     ready_ = allocate();
   }

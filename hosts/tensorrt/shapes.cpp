@@ -20,7 +20,8 @@ std::int64_t on_axis(const Axes& axes, int axis, std::int64_t none) {
 const IDimensionExpr* output_extent(const Conv& c, int axis, const IDimensionExpr& in, IExprBuilder& builder) {
   const std::int64_t span = on_axis(c.dilation, axis, 1) * (on_axis(c.kernel, axis, 1) - 1) + 1;
   const std::int64_t added = on_axis(c.pad.lo, axis, 0) + on_axis(c.pad.hi, axis, 0) - span;
-  const IDimensionExpr* places = builder.operation(DimensionOperation::kSUM, in, *builder.constant(added));
+  const IDimensionExpr* places = added < 0 ? builder.operation(DimensionOperation::kSUB, in, *builder.constant(-added))
+                                           : builder.operation(DimensionOperation::kSUM, in, *builder.constant(added));
   places = builder.operation(DimensionOperation::kFLOOR_DIV, *places, *builder.constant(on_axis(c.stride, axis, 1)));
   return builder.operation(DimensionOperation::kSUM, *places, *builder.constant(1));
 }

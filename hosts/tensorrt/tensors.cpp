@@ -15,9 +15,9 @@ struct Type {
   int bytes;
 };
 constexpr Type kTypes[] = {
-    {DataType::kFLOAT, "FLOAT", 4}, {DataType::kHALF, "HALF", 2},   {DataType::kINT8, "INT8", 1},
-    {DataType::kINT32, "INT32", 4}, {DataType::kBOOL, "BOOL", 1},   {DataType::kUINT8, "UINT8", 1},
-    {DataType::kFP8, "FP8", 1},     {DataType::kBF16, "BF16", 2},   {DataType::kINT64, "INT64", 8},
+    {DataType::kFLOAT, "FLOAT", 4}, {DataType::kHALF, "HALF", 2}, {DataType::kINT8, "INT8", 1},
+    {DataType::kINT32, "INT32", 4}, {DataType::kBOOL, "BOOL", 1}, {DataType::kUINT8, "UINT8", 1},
+    {DataType::kFP8, "FP8", 1},     {DataType::kBF16, "BF16", 2}, {DataType::kINT64, "INT64", 8},
     {DataType::kINT4, "INT4", 0},   {DataType::kFP4, "FP4", 0},
 };
 
@@ -114,9 +114,9 @@ void check_shape(const Tensor& tensor, const Dims& given, std::int64_t rows) {
       return;
     case Tensor::Shape::per_row:
       if (rows >= 0 && elements(given) >= 0 && elements(given) != rows * tensor.count)
-        refuse_shape(tensor, given,
-                     "must have " + std::to_string(tensor.count) + " elements for each of " + std::to_string(rows) +
-                         " rows");
+        refuse_shape(
+            tensor, given,
+            "must have " + std::to_string(tensor.count) + " elements for each of " + std::to_string(rows) + " rows");
       return;
     case Tensor::Shape::fixed:
       if (tensor.dims.empty()) {
