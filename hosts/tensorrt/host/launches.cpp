@@ -8,10 +8,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <utility>
@@ -75,23 +72,6 @@ class Graphs {
   int (*destroy_)(void*) = nullptr;
 };
 
-// An execution context: the attached plugin, its stream and its memory.
-struct Attached {
-  Attached(const Device& device, const Case& of, nvinfer1::IPluginV3& engine, std::size_t workspace_bytes)
-      : stream(device), workspace(device, std::max<std::size_t>(workspace_bytes, 16)) {
-    workspace.fill(0xa5);  // what it contains must not matter
-    plugin = PluginHandle(
-        static_cast<nvinfer1::IPluginV3OneRuntime*>(
-            engine.getCapabilityInterface(nvinfer1::PluginCapabilityType::kRUNTIME))
-            ->attachToContext(&context));
-    output = Memory(device, static_cast<std::size_t>(host::elements(with(of.output, of.most))) * 4);
-  }
-  Context context;
-  OwnedStream stream;
-  Memory workspace, output;
-  PluginHandle plugin{nullptr};
-};
-
 // Device memory of a case's inputs. Weights are uploaded once, as constants of an engine.
 class Inputs {
  public:
@@ -119,22 +99,92 @@ class Inputs {
   std::vector<const void*> pointers_;
 };
 
+// An execution context: the attached plugin, its stream, its memory, and the launch that it makes next.
+class Attached {
+ public:
+  Attached(const Device& device, const Case& of, const PluginHandle& engine, std::size_t workspace, Filled& weights,
+           Logger& logger)
+      : of_(of),
+        logger_(logger),
+        stream_(device),
+        inputs_(device, of, weights),
+        workspace_(device, std::max<std::size_t>(workspace, 16)),
+        output_(device, static_cast<std::size_t>(elements(with(of.output, of.most))) * sizeof(float)),
+        plugin_(engine.runtime().attachToContext(&context_)) {
+    workspace_.fill(0xa5);  // what it contains must not matter
+    if (!plugin_) throw Failure("the plugin cannot be attached: " + logger.take_errors());
+  }
+
+  void prepare(std::int64_t varies, std::uint64_t seed) {
+    varies_ = varies;
+    problem_ = of_.problem(varies * of_.rows_per);
+    data_ = filled(*problem_, seed);
+    inputs_.upload(*data_);
+    shapes_ = descriptions(of_, varies);
+    const auto count = static_cast<std::int32_t>(of_.inputs.size());
+    if (plugin_.runtime().onShapeChange(shapes_.data(), count, &shapes_.back(), 1) != 0)
+      throw Failure("onShapeChange failed: " + logger_.take_errors());
+    output_.fill(0xff);
+  }
+  void enqueue() {
+    void* const outputs[] = {output_.data()};
+    if (plugin_.runtime().enqueue(shapes_.data(), &shapes_.back(), inputs_.pointers(), outputs, workspace_.data(),
+                                  static_cast<cudaStream_t>(stream_.get())) != 0)
+      throw Failure("enqueue failed: " + logger_.take_errors());
+  }
+  void capture(const Graphs& graphs, Launches& total) {
+    graphs.capture_and_replay(stream_.get(), kReplays, [&] { enqueue(); });
+    ++total.launched, total.replayed += kReplays;
+  }
+  // Waits for the launch. What a launch wrote, every other one must write.
+  void finish(bool compare, Launches& total) {
+    stream_.synchronize();
+    if (!compare) return;
+    std::vector<std::byte>& y = data_->of("y");
+    const std::vector<std::byte> before = y;
+    output_.download(y);
+    if (checked_ && before != y)
+      throw Failure("a graph and a launch of " + std::to_string(varies_) + " have different results");
+    if (!std::exchange(checked_, true)) check(total);
+    output_.fill(0xff);
+  }
+  void next() { checked_ = false; }
+
+ private:
+  void check(Launches& total) {
+    std::vector<std::span<std::byte>> spans(data_->buffers.begin(), data_->buffers.end());
+    const HostCheck check = problem_->operation().check_on_host(*problem_, data_->task, spans);
+    if (!check.wrong.empty()) throw Failure("a launch of " + std::to_string(varies_) + " is wrong: " + check.wrong);
+    if (check.of_bound) total.worst = std::max(total.worst, *check.of_bound);
+    ++total.compared;
+  }
+
+  const Case& of_;
+  Logger& logger_;
+  Context context_;
+  OwnedStream stream_;
+  Inputs inputs_;
+  Memory workspace_, output_;
+  PluginHandle plugin_;
+  std::int64_t varies_ = 0;
+  std::optional<Problem> problem_;
+  std::optional<Filled> data_;
+  std::vector<nvinfer1::PluginTensorDesc> shapes_;
+  bool checked_ = false;
+};
+
+// Two execution contexts, whose launches and graphs are on the device at the same time.
 class Runner {
  public:
   Runner(const Library& library, Logger& logger, const Case& of, Engine& engine, const Place& place)
-      : logger_(logger),
-        of_(of),
-        place_(place),
+      : of_(of),
+        compare_(!place.is_double),
         device_(Device::open(0, place.driver)),
         graphs_(place.driver),
         engine_(deserialized(library, logger, of, engine)),
         weights_(filled(of.problem(of.rows_per), 1)),
-        inputs_(device_, of, weights_) {
-    for (auto& context : contexts_) {
-      context = std::make_unique<Attached>(device_, of, *engine_, engine.workspace);
-      if (!context->plugin) throw Failure("the plugin cannot be attached: " + logger.take_errors());
-    }
-  }
+        one_(device_, of, engine_, engine.workspace, weights_, logger),
+        other_(device_, of, engine_, engine.workspace, weights_, logger) {}
 
   Launches run(std::int64_t count) {
     std::mt19937 random(2026);
@@ -142,67 +192,39 @@ class Runner {
     Launches total;
     for (std::int64_t i = 0; i < count; ++i) {
       // Small numbers are most frequent in use, and have most kernels.
-      const std::int64_t v = i % 4 == 0 ? std::min<std::int64_t>(1 + i / 4 % 16, of_.most) : varies(random);
-      step(v, static_cast<std::uint64_t>(i), *contexts_[static_cast<std::size_t>(i) % contexts_.size()], total);
+      const std::int64_t few = std::min<std::int64_t>(1 + i / 4 % 16, of_.most);
+      step(i % 4 == 0 ? few : varies(random), varies(random), static_cast<std::uint64_t>(2 * i), total);
     }
     return total;
   }
 
  private:
-  void enqueue(Attached& context, const std::vector<nvinfer1::PluginTensorDesc>& shapes, void* output) {
-    void* const outputs[] = {output};
-    if (context.plugin.runtime().enqueue(shapes.data(), &shapes.back(), inputs_.pointers(), outputs,
-                                         context.workspace.data(), static_cast<cudaStream_t>(context.stream.get())) != 0)
-      throw Failure("enqueue failed: " + logger_.take_errors());
+  void step(std::int64_t a, std::int64_t b, std::uint64_t seed, Launches& total) {
+    one_.prepare(a, seed);
+    other_.prepare(b, seed + 1);
+    for (const bool graph_first : {false, true}) {  // the second context captures before it ever launched
+      for (Attached* context : {&one_, &other_}) {
+        if (graph_first == (context == &one_)) {
+          context->capture(graphs_, total);
+        } else {
+          context->enqueue();
+          ++total.launched;
+        }
+      }
+      one_.finish(compare_, total);
+      other_.finish(compare_, total);
+    }
+    one_.next();
+    other_.next();
   }
 
-  void step(std::int64_t v, std::uint64_t seed, Attached& context, Launches& total) {
-    const Problem problem = of_.problem(v * of_.rows_per);
-    Filled data = filled(problem, seed);
-    inputs_.upload(data);
-    const std::vector<nvinfer1::PluginTensorDesc> shapes = descriptions(of_, v);
-    const auto inputs = static_cast<std::int32_t>(of_.inputs.size());
-    if (context.plugin.runtime().onShapeChange(shapes.data(), inputs, &shapes.back(), 1) != 0)
-      throw Failure("onShapeChange failed: " + logger_.take_errors());
-
-    std::vector<std::byte>& y = data.of("y");
-    context.output.fill(0xff);
-    enqueue(context, shapes, context.output.data());
-    context.stream.synchronize();
-    context.output.download(y);
-    ++total.launched;
-    compare(problem, data, v, total);
-
-    context.output.fill(0xff);
-    graphs_.capture_and_replay(context.stream.get(), kReplays,
-                               [&] { enqueue(context, shapes, context.output.data()); });
-    context.stream.synchronize();
-    std::vector<std::byte> again(y.size());
-    context.output.download(again);
-    ++total.launched, total.replayed += kReplays;
-    if (!place_.is_double && again != y)
-      throw Failure("a graph of " + std::to_string(v) + " rows has another result than the launch");
-  }
-
-  void compare(const Problem& problem, Filled& data, std::int64_t v, Launches& total) {
-    if (place_.is_double) return;
-    std::vector<std::span<std::byte>> spans(data.buffers.begin(), data.buffers.end());
-    const HostCheck check = problem.operation().check_on_host(problem, data.task, spans);
-    if (!check.wrong.empty())
-      throw Failure("wrong with " + std::to_string(v) + " of what varies: " + check.wrong);
-    if (check.of_bound) total.worst = std::max(total.worst, *check.of_bound);
-    ++total.compared;
-  }
-
-  Logger& logger_;
   const Case& of_;
-  const Place place_;
+  const bool compare_;
   const Device device_;
   const Graphs graphs_;
-  PluginHandle engine_;
+  const PluginHandle engine_;
   Filled weights_;
-  Inputs inputs_;
-  std::array<std::unique_ptr<Attached>, 2> contexts_;
+  Attached one_, other_;
 };
 
 }  // namespace
@@ -210,7 +232,15 @@ class Runner {
 Launches run(const Library& library, Logger& logger, const Case& of, Engine& engine, const Place& place,
              std::int64_t count) {
   try {
-    return Runner(library, logger, of, engine, place).run(count);
+    Launches total = Runner(library, logger, of, engine, place).run(count);
+    if (!place.is_double) return total;
+    // The double notes what a driver would punish by a crash or not at all.
+    void* const driver = dlopen(place.driver.c_str(), RTLD_NOW);
+    const auto violations = reinterpret_cast<std::size_t (*)()>(dlsym(driver, "fake_cuda_violation_count"));
+    const auto violation = reinterpret_cast<const char* (*)(std::size_t)>(dlsym(driver, "fake_cuda_violation"));
+    if (!violations || !violation) throw Failure(place.driver + " is not the double");
+    if (violations() > 0) throw Failure("the driver was used wrongly: " + std::string(violation(0)));
+    return total;
   } catch (const Error& e) {
     throw Failure(e.what());
   }

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensorrt-host LIBRARY [--target NAME] [--driver PATH] [--double] [--launches N] [--only TEXT]
+// tensorrt-host LIBRARY [--target NAME] [--driver PATH] [--double] [--launches N] [--only TEXT] [--binaries] [--write FOLDER]
+//               [--read FOLDER]
 //
 // Drives the plugins as TensorRT does. Without a GPU everything up to the first launch; with one, launches over two
 // execution contexts and in CUDA graphs, compared with sums in double precision. `--driver PATH --double`: the driver
-// double of the tests, which launches and computes nothing.
+// double of the tests, which launches and computes nothing. `--binaries`: engines contain the compiled kernels. `--write`
+// and `--read`: engines are written to a folder, or read from it instead of being built.
 #include <tilewright/kernel.h>
 
 #include <charconv>
@@ -20,7 +22,8 @@ namespace tilewright::tensorrt::host {
 namespace {
 
 struct Arguments {
-  std::string library, target, only;
+  std::string library, target, only, write, read;
+  bool binaries = false;
   Place place;
   std::int64_t launches = 100;
 };
@@ -41,6 +44,12 @@ Arguments parse(int count, char** words) {
       a.place.is_double = true;
     } else if (word == "--only") {
       a.only = value();
+    } else if (word == "--write") {
+      a.write = value();
+    } else if (word == "--read") {
+      a.read = value();
+    } else if (word == "--binaries") {
+      a.binaries = true;
     } else if (word == "--launches") {
       const std::string text = value();
       if (std::from_chars(text.data(), text.data() + text.size(), a.launches).ec != std::errc() || a.launches < 1)
@@ -55,6 +64,19 @@ Arguments parse(int count, char** words) {
   return a;
 }
 
+// With a GPU: an engine that was built for another one. Empty, or what is wrong.
+std::string other_target(const Library& library, Logger& logger, const std::string& target) {
+  const Case c = all_cases(target == "sm_80" ? "sm_90a" : "sm_80").front();
+  Filled data = filled(c.problem(c.rows_per), 1);
+  Engine engine = build(library, logger, c, data);
+  const PluginHandle plugin = deserialized(library, logger, c, engine);
+  Context context;
+  const PluginHandle attached(plugin.runtime().attachToContext(&context));
+  const std::string said = logger.take_errors();
+  if (attached) return "it is accepted";
+  return said.find("is what the engine was built for") == std::string::npos ? "says '" + said + "'" : "";
+}
+
 int run(const Arguments& given) {
   Logger logger;
   const Library library(given.library, logger);
@@ -64,11 +86,15 @@ int run(const Arguments& given) {
 
   int passed = 0, failed = 0;
   Launches all;
-  for (const Case& c : all_cases(target)) {
+  int number = 0;
+  for (Case& c : all_cases(target)) {
+    const std::string file = "/" + std::to_string(number++) + ".engine";
     if (c.name.find(given.only) == std::string::npos) continue;
+    if (given.binaries) c.fields.push_back({"binaries", 1});
     try {
       Filled data = filled(c.problem(c.rows_per), 1);
-      Engine engine = build(library, logger, c, data);
+      Engine engine = given.read.empty() ? build(library, logger, c, data) : read(given.read + file);
+      if (!given.write.empty()) write(engine, given.write + file);
       deserialized(library, logger, c, engine);
       if (gpu) {
         const Launches l = host::run(library, logger, c, engine, given.place, given.launches);
@@ -91,7 +117,14 @@ int run(const Arguments& given) {
     std::printf("skipped: launches: no GPU\n");
   if (gpu && given.place.is_double) std::printf("skipped: results: the driver double computes nothing\n");
 
-  const Counts refused = refusals(library, logger, target);
+  Counts refused = refusals(library, logger, target);
+  if (gpu) {
+    const std::string why = other_target(library, logger, target);
+    ++(why.empty() ? refused.passed : refused.failed);
+    if (!why.empty()) std::printf("  failed: an engine for another GPU: %s\n", why.c_str());
+  } else {
+    std::printf("skipped: an engine for another GPU: no GPU\n");
+  }
   std::printf("bad input    %4d passed %4d failed\n", refused.passed, refused.failed);
   return failed || refused.failed || passed == 0;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/tensorrt/host/session.h"
 
+#include <cstring>
+#include <fstream>
 #include <utility>
 
 namespace tilewright::tensorrt::host {
@@ -137,6 +139,61 @@ PluginHandle deserialized(const Library& library, Logger& logger, const Case& of
     plugin = std::move(clone);
   }
   return plugin;
+}
+
+// ---- files: for each field its name, its kind (place in OwnedFields::Value) and its bytes
+
+void write(const Engine& engine, const std::string& path) {
+  std::ofstream file(path, std::ios::binary);
+  const auto put = [&](const void* data, std::uint64_t size) {
+    file.write(reinterpret_cast<const char*>(&size), sizeof size);
+    file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
+  };
+  put(&engine.workspace, sizeof engine.workspace);
+  put(engine.timing.data(), engine.timing.size());
+  for (const OwnedFields::Field& f : engine.fields.fields()) {
+    const auto kind = static_cast<std::uint8_t>(f.value.index());
+    put(f.name.data(), f.name.size());
+    put(&kind, sizeof kind);
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (requires { value.data(); })
+            put(value.data(), value.size());
+          else
+            put(&value, sizeof value);
+        },
+        f.value);
+  }
+  if (!file.flush()) throw Failure(path + " cannot be written");
+}
+
+Engine read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Failure(path + " cannot be read; was it written with --write?");
+  const auto more = [&] { return file.peek() != std::ifstream::traits_type::eof(); };
+  const auto get = [&] {
+    std::uint64_t size = 0;
+    file.read(reinterpret_cast<char*>(&size), sizeof size);
+    std::string bytes(file ? size : 0, '\0');
+    if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) throw Failure(path + " is cut");
+    return bytes;
+  };
+  Engine engine;
+  std::memcpy(&engine.workspace, get().data(), sizeof engine.workspace);
+  engine.timing = get();
+  while (more()) {
+    const std::string name = get(), kind = get(), bytes = get();
+    const auto* data = reinterpret_cast<const std::byte*>(bytes.data());
+    OwnedFields::Value value;
+    switch (kind.at(0)) {
+      case 0: value = bytes; break;
+      case 1: std::memcpy(&value.emplace<1>(), data, sizeof(std::int32_t)); break;
+      case 2: std::memcpy(&value.emplace<2>(), data, sizeof(float)); break;
+      default: value = std::vector<std::byte>(data, data + bytes.size());
+    }
+    engine.fields.fields().push_back({name, std::move(value)});
+  }
+  return engine;
 }
 
 }  // namespace tilewright::tensorrt::host

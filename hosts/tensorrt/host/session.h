@@ -17,10 +17,13 @@ struct Failure : std::runtime_error {
 };
 
 struct Engine {
-  OwnedFields fields;      // what an engine stores
+  OwnedFields fields;         // what an engine stores
   std::size_t workspace = 0;  // bytes
   std::string timing;
 };
+// As a file, for another machine. Throw Failure.
+void write(const Engine& engine, const std::string& path);
+Engine read(const std::string& path);
 
 // `data`: of the weights. Throws Failure.
 Engine build(const Library& library, Logger& logger, const Case& of, Filled& data);
