@@ -2,11 +2,15 @@
 #include "hosts/tensorrt/binaries.h"
 
 #include <tilewright/error.h>
+#include <tilewright/store.h>
 #include <tilewright/transpose.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
+#include <string>
 
 #include "hosts/tensorrt/runtime.h"
 
@@ -75,6 +79,11 @@ Bytes compiled(const Recipe& recipe) {
 }
 
 void add_to_cache(const Bytes& binaries) {
+  static std::mutex mutex;
+  static auto* const added = new std::set<std::string>();  // every execution context asks
+  const std::lock_guard lock(mutex);
+  const std::string hash = sha256_hex({reinterpret_cast<const char*>(binaries.data()), binaries.size()});
+  if (added->contains(hash)) return;
   const TemporaryFolder folder;
   const std::string file = folder.file("engine.db");
   {
@@ -83,6 +92,7 @@ void add_to_cache(const Bytes& binaries) {
     if (!stream.flush()) throw Error(ErrorCode::io, "file", file, "cannot be written; is the disk full?");
   }
   engine().store().merge_from(file);
+  added->insert(hash);
 }
 
 }  // namespace tilewright::tensorrt

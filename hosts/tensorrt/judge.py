@@ -1,20 +1,28 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Builds engines with libtilewright_tensorrt in TensorRT-RTX, which needs no GPU for this, and reports the results.
+"""Builds engines with libtilewright_tensorrt in TensorRT-RTX, which needs no GPU for this, drives the plugins by a host of our
+own, and reports the results.
 
-    ./dev hosts tensorrt [--quick]
+    ./dev hosts tensorrt [--quick] [--launches N]
 
 `engines` are ONNX models with Tilewright's nodes, dynamic and static: the parser must take them, the result must have the
-right shape and type, and the engine must contain the weights once. `refusals` are models with wrong fields, types, ranks and
-sizes: the parser must refuse each, our library must give the reason in one sentence, and the process must go on. --quick
-builds one engine of each plugin.
+right shape and type, and the engine must contain the weights. `refusals` are models with wrong fields, types, ranks and
+sizes: the parser must refuse each, our library must give the reason in one sentence, and the process must go on.
 
-Ends with 1 if a case fails or none passes."""
+Then our own host, tensorrt-host, creates, configures, stores, clones and restores each plugin, with bad input too. It launches
+on the GPU if there is one, and compares with sums in double precision; else on the driver double of the tests, which computes
+nothing. `binaries` runs an engine that contains its kernels without libnvrtc, and `versions` loads the plugins beside another
+version of TensorRT.
+
+--quick: one engine of each plugin, and few launches. Ends with 1 if a case fails or none passes."""
 
 import argparse
 import collections
 import os
+import re
+import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), *[os.pardir] * 2, "python"))
 
@@ -24,7 +32,6 @@ import tensorrt_rtx_libs  # noqa: F401  loads the libraries
 from models import Case, cases, refusals
 from onnx import helper
 from tilewright import tensorrt as plugins
-
 
 OVERHEAD = 64 << 10  # bytes of an engine besides the weights
 
@@ -53,7 +60,7 @@ def build(case: Case, log: Log):
     if not parser.parse(model_of(case)):
         return None, "the parser refuses: " + "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors))
     got = tuple(network.get_output(0).shape), network.get_output(0).dtype
-    if got != (case.shape, getattr(trt.DataType, case.type)):
+    if got != (case.shape, getattr(trt.DataType, case.type or "BF16")):
         return None, f"the result is {got[1]} of shape {got[0]}, not {case.type} of {case.shape}"
     config = builder.create_builder_config()
     if case.profile:
@@ -69,8 +76,10 @@ def judge_engine(case: Case) -> str:
     engine, why = build(case, Log())
     if engine is None:
         return why + (f" ({plugins.last_error()})" if plugins.last_error() else "")
-    if not case.weights <= len(engine) <= case.weights + OVERHEAD:
-        return f"the engine has {len(engine)} bytes, and weights of {case.weights} bytes should be in it once"
+    # Inputs are stored once. TensorRT-RTX 1.7 asks for a plugin's fields three times, and stores two of them.
+    copies = 1 if case.constants else 2
+    if not case.weights <= len(engine) <= copies * case.weights + OVERHEAD:
+        return f"the engine has {len(engine)} bytes, which is too much for weights of {case.weights} bytes"
     return ""
 
 
@@ -82,24 +91,91 @@ def judge_refusal(case: Case) -> str:
     return "" if case.says in said else f"says {said!r}, without {case.says!r}"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plugin", required=True, help="libtilewright_tensorrt.so")
-    parser.add_argument("--quick", action="store_true")
-    args = parser.parse_args()
-    plugins.register(trt, os.path.abspath(args.plugin))
-    np.random.seed(1)
-    failed = passed = 0
-    print(f"TensorRT-RTX {trt.__version__}, without a GPU", flush=True)
-    for group, judge, all_cases in (("engines", judge_engine, cases(args.quick)), ("refusals", judge_refusal, refusals(args.quick))):
+def rtx(args) -> collections.Counter:
+    total = collections.Counter()
+    for group, judge, all_cases in (("engines", judge_engine, cases), ("refusals", judge_refusal, refusals)):
         counts = collections.Counter()
-        for case in all_cases:
+        for case in all_cases(args.quick):
             why = judge(case)
             counts["failed" if why else "passed"] += 1
             if why:
                 print(f"  failed: {case.name}: {why}")
         print(f"{group:<12} {counts['passed']:>4} passed {counts['failed']:>4} failed", flush=True)
-        passed, failed = passed + counts["passed"], failed + counts["failed"]
+        total += counts
+    return total
+
+
+def run_host(args, *options, **variables):
+    command = [args.host, os.path.abspath(args.plugin), *options]
+    return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+
+
+def host(args):
+    """The host's own lines: its counts begin with the name of what was counted."""
+    launches = str(args.launches or (5 if args.quick else 100))
+    gpu = subprocess.run([args.host, os.path.abspath(args.plugin), "--has-gpu"]).returncode == 0
+    runs = [("the driver double", ("--driver", args.double, "--double"), {"TILEWRIGHT_DRIVER": args.double})]
+    if gpu:
+        runs = [("this GPU", (), {})]
+    for place, options, variables in runs:
+        print(f"our own host, on {place}", flush=True)
+        done = run_host(args, *options, "--launches", launches, TILEWRIGHT_CACHE=args.cache, **variables)
+        print(done.stdout + done.stderr, end="", flush=True)
+        counted = re.findall(r"^(?:plugins|bad input) +(\d+) passed +(\d+) failed", done.stdout, re.MULTILINE)
+        yield sum(int(p) for p, _ in counted), sum(int(f) for _, f in counted) + (done.returncode != 0 and not counted)
+
+
+def one(name, why):
+    print(f"{name:<12} {int(not why):>4} passed {int(bool(why)):>4} failed" + (f": {why}" if why else ""), flush=True)
+    return int(not why), int(bool(why))
+
+
+def binaries(args, folder):
+    """An engine with its kernels, built with libnvrtc, runs without it; one without them does not."""
+    only = ("--only", "constants of the node")
+    device = ("--driver", args.double, "--double", "--launches", "20")
+    without = {"TILEWRIGHT_NVRTC": os.path.join(folder, "none"), "TILEWRIGHT_CACHE": ":memory:", "TILEWRIGHT_DRIVER": args.double}
+    for embedded in (True, False):
+        done = run_host(args, *only, "--write", folder, *(("--binaries",) if embedded else ()), TILEWRIGHT_CACHE=args.cache)
+        if done.returncode:
+            return f"the engine is not built: {done.stdout}{done.stderr}"
+        done = run_host(args, *only, "--read", folder, *device, **without)
+        if embedded and done.returncode:
+            return f"the engine does not run: {done.stdout}{done.stderr}"
+        if not embedded and "libnvrtc" not in done.stdout:
+            return f"without kernels it should need libnvrtc: {done.stdout}{done.stderr}"
+    return ""
+
+
+def versions(args, folder):
+    """Beside a TensorRT of another version every plugin is refused, with the reason."""
+    library = os.path.join(folder, "libnvinfer.so.9")
+    source = 'extern "C" int getInferLibVersion() { return 90300; }'
+    subprocess.run(["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    done = run_host(args, "--only", "constants of the node", LD_PRELOAD=library)
+    return "" if done.stdout.count("TensorRT 9.3 is not supported") >= 1 and "plugins         0 passed" in done.stdout else done.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--plugin", required=True, help="libtilewright_tensorrt.so")
+    parser.add_argument("--host", required=True, help="tensorrt-host")
+    parser.add_argument("--double", required=True, help="fake_libcuda.so")
+    parser.add_argument("--cache", required=True, help="a cache file for kernels that the host runs")
+    parser.add_argument("--launches", type=int)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    plugins.register(trt, os.path.abspath(args.plugin))
+    np.random.seed(1)
+    print(f"TensorRT-RTX {trt.__version__}, without a GPU", flush=True)
+    counts = rtx(args)
+    passed, failed = counts["passed"], counts["failed"]
+    results = list(host(args))
+    with tempfile.TemporaryDirectory() as folder:
+        results.append(one("versions", versions(args, folder)))
+        results.append(one("binaries", binaries(args, folder)))
+    passed, failed = passed + sum(p for p, _ in results), failed + sum(f for _, f in results)
+    print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
 

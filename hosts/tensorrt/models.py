@@ -82,10 +82,49 @@ def gemm_case(x, w, y, n=128, k=512, *, x_from=None, more="", shape=None, inputs
     return Case(name, node, values, value("y", y, [*leading, n]), result, NAMES[y], constants, dynamic, encoded.nbytes)
 
 
+def w4a8_case(form, n=256, k=512):
+    """form: how the weights are passed."""
+    data = np.random.randint(0, 256, (k // 2, n), np.uint8)
+    scales = np.random.randint(0x18, 0x48, (k // 16, n), np.uint8)  # E4M3, positive
+    names, constants, fields = ["activation"], [], {}
+    if form == "fields":
+        fields = {"weight_packed": data, "weight_scale": scales}
+    else:
+        names += ["weight_packed", "weight_scale"]
+        # Its contract says FP8 for the scales, but TensorRT-RTX refuses models with tensors of both INT8 and FP8.
+        constants = [constant("weight_packed", data), constant("weight_scale", scales)]
+        fields = {"constant_weights": form == "constant inputs"}
+    node = plugins.w4a8(k, n, names, "y", alpha=0.5, target=TARGET, **fields)
+    return Case(f"W4A8GemmPlugin {k} x {n}, weights as {form}", node, [value("activation", "bf16", ["m", k])],
+                value("y", "bf16", ["m", n]), (-1, n), "BF16", constants, profile(k, name="activation"), data.nbytes + scales.nbytes)
+
+
+def conv_case(layouts, x_shape, y_shape, more="", inputs=False):
+    w = np.random.standard_normal((64, 32 * 9)).astype("f4")
+    encoded = tw.encode(w, "bf16")
+    problem = f"conv x=bf16 w=bf16 y=bf16 n=1 c=32 in=16x16 k=64 kernel=3x3 {layouts}{more}"
+    names, constants = ["x"], []
+    if inputs:
+        names.append("w")
+        constants.append(helper.make_tensor("w", TensorProto.BFLOAT16, [64, 32 * 9], encoded.data.tobytes(), raw=True))
+    node = plugins.conv(problem, names, "y", w=None if inputs else encoded, target=TARGET)
+    axes = [axis if isinstance(axis, int) else -1 for axis in x_shape]
+    small, large = ([axis if axis > 0 else size for axis in axes] for size in (8, 32))
+    return Case(f"TilewrightConv {problem}" + (" inputs" if inputs else ""), node, [value("x", "bf16", x_shape)],
+                value("y", "bf16", y_shape), tuple(axis if isinstance(axis, int) else -1 for axis in y_shape), "BF16", constants,
+                {"x": (small, small, large)}, encoded.nbytes)
+
+
 def cases(quick):
     yield gemm_case("e4m3_row", "nvfp4", "bf16", 1024, 1024, x_from="bf16", more=" global=mul")
+    yield w4a8_case("constant inputs")
+    yield conv_case("pad=1 x_layout=ncdhw y_layout=ncdhw", ["n", 32, "h", "w"], ["n", 64, "ho", "wo"])
     if quick:
         return
+    yield w4a8_case("fields")
+    yield w4a8_case("inputs")
+    yield conv_case("stride=2", ["n", "h", "w", 32], ["n", "ho", "wo", 64])
+    yield conv_case("pad=1 w_layout=kctrs", [2, 16, 16, 32], [2, 16, 16, 64], inputs=True)
     yield gemm_case("e4m3_row", "nvfp4", "bf16", x_from="bf16", more=" global=mul", inputs=True)
     for w in ("int4_g128", "int8_row", "uint4_g64", "q4_0", "q4_k", "q6_k", "bf16", "e4m3_row", "mxfp4"):
         yield gemm_case("bf16", w, "bf16")
@@ -118,4 +157,20 @@ def refusals(quick):
     yield wrong("no target without a GPU", "target is required where no GPU is", good, w=w, target=None)
     yield wrong("another operation", "problem must be a gemm", "conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=8x8 k=64 kernel=3", w=w)
     yield wrong("groups", "groups=4 is not supported by TilewrightGemm", good + " groups=4", w=w)
+    for name, says, x, k, fields in (
+        ("in_features that differ from x", "activation must have 512 elements", ("bf16", ["m", 256]), 512, {}),
+        ("in_features that are no multiple", "in_features must be a positive multiple of 16 (got 100)", ("bf16", ["m", 100]), 100, {}),
+        ("W4A8 of another type", "activation must be of type BF16 (got HALF)", ("f16", ["m", 512]), 512, {}),
+        ("weights [n, k / 2]", "weight_packed must have the shape [256, 128] (got [128, 256])", ("bf16", ["m", 512]), 512, {"turned": True}),
+    ):
+        shapes = [(k // 2, 128), (k // 16, 128)]
+        arrays = [np.zeros(shape[::-1] if fields else shape, np.int8) for shape in shapes]
+        node = plugins.w4a8(k, 128, ["activation", "weight_packed", "weight_scale"], "y", target=TARGET)
+        constants = [constant(part, array) for part, array in zip(("weight_packed", "weight_scale"), arrays)]
+        yield Case(name, node, [value("activation", *x)], value("y", "bf16", ["m", 128]), says=says, constants=constants,
+                   profile=profile(k, name="activation"))
+    node = plugins.conv("conv x=bf16 w=bf16 y=bf16 n=1 c=32 in=16x16 k=64 kernel=3x3", ["x", "w"], "y", target=TARGET)
+    yield Case("an image of other channels", node, [value("x", "bf16", [1, 16, 16, 48])], value("y", "bf16", [1, 14, 14, 64]),
+               says="x must have the shape [-1, -1, -1, 32], in which -1 is any extent (got [1, 16, 16, 48])",
+               constants=[helper.make_tensor("w", TensorProto.BFLOAT16, [64 * 288], bytes(64 * 288 * 2), raw=True)])
     yield wrong("an x_from that is no float", "x_from", good.replace("x=bf16", "x=int8_row"), w=w, x_from="int8")

@@ -103,15 +103,16 @@ std::vector<Case> all_cases(const std::string& target) {
     cases.push_back(std::move(c));
   }
   for (const bool constant : {false, true}) {
-    Case c = w4a8(constant ? "W4A8, weights are constant inputs" : "W4A8, weights are inputs that may change", target, 256,
-                  512);
+    Case c = w4a8(constant ? "W4A8, weights are constant inputs" : "W4A8, weights are inputs that may change", target,
+                  256, 512);
     for (Input& input : w4a8_weights(256, 512)) c.inputs.push_back(input);
     c.fields.push_back({"constant_weights", static_cast<std::int32_t>(constant)});
     cases.push_back(std::move(c));
   }
   {
-    const std::string text = "conv x=bf16 w=bf16 y=bf16 c=32 in=12x10 k=64 kernel=3x3 pad=1 x_layout=ncdhw y_layout=ncdhw "
-                             "w_layout=kctrs";
+    const std::string text =
+        "conv x=bf16 w=bf16 y=bf16 c=32 in=12x10 k=64 kernel=3x3 pad=1 x_layout=ncdhw y_layout=ncdhw "
+        "w_layout=kctrs";
     Case c{"convolution of any number of images", "TilewrightConv", conv(text), problem_fields(text + " n=1", target)};
     c.inputs = {{"x.data", DataType::kBF16, {-1, 32, 12, 10}}, {"w.data", DataType::kBF16, {64 * 32 * 9}}};
     c.output = {-1, 64, 12, 10};

@@ -16,7 +16,7 @@ namespace tilewright::tensorrt::host {
 struct Input {
   std::string buffer;  // of the problem's Task: "w.data"
   DataType type;
-  Shape shape;             // -1: what a launch varies
+  Shape shape;              // -1: what a launch varies
   bool transposed = false;  // the buffer [n, k] is passed as [k, n]: `shape`, of bytes
 };
 

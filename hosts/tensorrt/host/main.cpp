@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// tensorrt-host LIBRARY [--target NAME] [--driver PATH] [--double] [--launches N] [--only TEXT] [--binaries] [--write FOLDER]
-//               [--read FOLDER]
+// tensorrt-host LIBRARY [--target NAME] [--driver PATH] [--double] [--launches N] [--only TEXT] [--binaries] [--write
+// FOLDER]
+//               [--read FOLDER] [--has-gpu]
 //
 // Drives the plugins as TensorRT does. Without a GPU everything up to the first launch; with one, launches over two
 // execution contexts and in CUDA graphs, compared with sums in double precision. `--driver PATH --double`: the driver
-// double of the tests, which launches and computes nothing. `--binaries`: engines contain the compiled kernels. `--write`
-// and `--read`: engines are written to a folder, or read from it instead of being built.
+// double of the tests, which launches and computes nothing. `--binaries`: engines contain the compiled kernels.
+// `--write` and `--read`: engines are written to a folder, or read from it instead of being built. `--has-gpu`: only
+// says by its status whether there is a GPU.
 #include <tilewright/kernel.h>
 
 #include <charconv>
@@ -23,6 +25,7 @@ namespace {
 
 struct Arguments {
   std::string library, target, only, write, read;
+  bool has_gpu = false;
   bool binaries = false;
   Place place;
   std::int64_t launches = 100;
@@ -48,6 +51,8 @@ Arguments parse(int count, char** words) {
       a.write = value();
     } else if (word == "--read") {
       a.read = value();
+    } else if (word == "--has-gpu") {
+      a.has_gpu = true;
     } else if (word == "--binaries") {
       a.binaries = true;
     } else if (word == "--launches") {
@@ -99,8 +104,8 @@ int run(const Arguments& given) {
       if (gpu) {
         const Launches l = host::run(library, logger, c, engine, given.place, given.launches);
         all.launched += l.launched, all.replayed += l.replayed, all.compared += l.compared;
-        std::printf("  %-58s workspace %zu, %lld compared, at most %.3f of the bound\n", c.name.c_str(), engine.workspace,
-                    static_cast<long long>(l.compared), l.worst);
+        std::printf("  %-58s workspace %zu, %lld compared, at most %.3f of the bound\n", c.name.c_str(),
+                    engine.workspace, static_cast<long long>(l.compared), l.worst);
       }
       ++passed;
     } catch (const std::exception& e) {
@@ -135,7 +140,8 @@ int run(const Arguments& given) {
 int main(int count, char** words) {
   using namespace tilewright::tensorrt::host;
   try {
-    return run(parse(count, words));
+    const Arguments given = parse(count, words);
+    return given.has_gpu ? tilewright::Device::count() == 0 : run(given);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "tensorrt-host: error: %s\n", e.what());
     return 2;

@@ -27,7 +27,8 @@ class Judge {
   }
   void refuses_raw(const char* what, std::vector<PluginField> fields, const std::string& reason) {
     const nvinfer1::PluginFieldCollection collection = {static_cast<std::int32_t>(fields.size()), fields.data()};
-    const PluginHandle made(library_.creator("TilewrightGemm").createPlugin("node", &collection, TensorRTPhase::kBUILD));
+    const PluginHandle made(
+        library_.creator("TilewrightGemm").createPlugin("node", &collection, TensorRTPhase::kBUILD));
     note(what, !made, reason);
   }
   void note(const char* what, bool refused, const std::string& reason) {
@@ -74,8 +75,8 @@ void nodes(Judge& judge, const std::string& target) {
                              {"weight_packed", std::vector<std::byte>(100)},
                              {"target", target}}),
                 TensorRTPhase::kBUILD, "weight_packed must be 4096 bytes");
-  judge.refuses("TilewrightConv", "a gemm", OwnedFields({{"problem", std::string("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64")},
-                                                         {"target", target}}),
+  judge.refuses("TilewrightConv", "a gemm",
+                OwnedFields({{"problem", std::string("gemm x=f16 w=f16 y=f16 m=1 n=64 k=64")}, {"target", target}}),
                 TensorRTPhase::kBUILD, "problem must be a conv");
   judge.refuses("TilewrightConv", "a cache",
                 OwnedFields({{"problem", std::string("conv x=bf16 w=bf16 y=bf16 n=1 c=64 in=4x8x8 k=64 kernel=3x3x3 "
@@ -95,8 +96,8 @@ void nodes(Judge& judge, const std::string& target) {
                     "problem must have a value");
   judge.refuses_raw("a field without a name", {{nullptr, text.data(), PluginFieldType::kCHAR, size}, on},
                     "problem is required");
-  judge.refuses_raw("weights of a type without a size", {problem(size), on, {"w", text.data(), PluginFieldType::kDIMS, 1}},
-                    "w must be a tensor of INT8");
+  judge.refuses_raw("weights of a type without a size",
+                    {problem(size), on, {"w", text.data(), PluginFieldType::kDIMS, 1}}, "w must be a tensor of INT8");
   judge.refuses_raw("a cut problem", {problem(20), on}, "problem must be words of the form field=value");
 }
 
@@ -163,13 +164,16 @@ void shapes(Judge& judge, const std::string& target) {
     const std::int32_t status = plugin.runtime().onShapeChange(wrong.data(), 1, &wrong.back(), 1);
     judge.note(what, status != 0, reason);
   };
-  change("a shape of another width", [](auto& d) { d[0].dims.d[2] = 500; }, "x must have 512 elements along its last axis");
-  change("a shape of one axis", [](auto& d) { d[0].dims.nbDims = 1; }, "x must have at least two axes");
-  change("a shape of too many axes", [](auto& d) { d[0].dims.nbDims = 99; }, "x must have 8 axes or fewer (got 99 axes)");
+  change(
+      "a shape of another width", [](auto& d) { d[0].dims.d[2] = 500; },
+      "x must have 512 elements along its last axis");
+  change(
+      "a shape of one axis", [](auto& d) { d[0].dims.nbDims = 1; }, "x must have at least two axes");
+  change(
+      "a shape of too many axes", [](auto& d) { d[0].dims.nbDims = 99; }, "x must have 8 axes or fewer (got 99 axes)");
   void* const outputs[] = {nullptr};
   const void* const inputs[] = {nullptr};
-  const std::int32_t status =
-      plugin.runtime().enqueue(descs.data(), &descs.back(), inputs, outputs, nullptr, nullptr);
+  const std::int32_t status = plugin.runtime().enqueue(descs.data(), &descs.back(), inputs, outputs, nullptr, nullptr);
   judge.note("a launch without a context", status != 0, "is not attached to an execution context");
   nvinfer1::DataType output;
   const nvinfer1::DataType types[] = {DataType::kFLOAT, DataType::kFLOAT};

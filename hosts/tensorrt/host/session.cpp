@@ -37,8 +37,8 @@ DynamicPluginTensorDesc dynamic(const Shape& shape, DataType type, std::int64_t 
           dims_of(with(shape, (most + 1) / 2))};
 }
 
-// TensorRT tries types and formats at each position until one is taken; a model's types are fixed here. What is wrong at
-// a position must be refused.
+// TensorRT tries types and formats at each position until one is taken; a model's types are fixed here. What is wrong
+// at a position must be refused.
 void check_formats(nvinfer1::IPluginV3OneBuild& plugin, std::vector<DynamicPluginTensorDesc> all, Logger& logger) {
   const auto inputs = static_cast<std::int32_t>(all.size()) - 1;
   for (std::int32_t i = 0; i <= inputs; ++i) {
@@ -133,7 +133,8 @@ PluginHandle deserialized(const Library& library, Logger& logger, const Case& of
   for (int round = 0; round < 2; ++round) {
     const nvinfer1::PluginFieldCollection* const stored = plugin.runtime().getFieldsToSerialize();
     require(stored != nullptr, logger, "the plugin cannot be stored again");
-    if (!(OwnedFields::copy_of(*stored) == engine.fields)) throw Failure("the plugin stores something else the second time");
+    if (!(OwnedFields::copy_of(*stored) == engine.fields))
+      throw Failure("the plugin stores something else the second time");
     PluginHandle clone((*plugin).clone());
     require(static_cast<bool>(clone), logger, "the plugin cannot be cloned");
     plugin = std::move(clone);

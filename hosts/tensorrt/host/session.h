@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plugin's life, as TensorRT calls it: created for a node, configured, stored in an engine, and created from it again.
+// A plugin's life, as TensorRT calls it: created for a node, configured, stored in an engine, and created from it
+// again.
 #pragma once
 
 #include <cstdint>

@@ -132,7 +132,8 @@ OwnedFields OwnedFields::copy_of(const nvinfer1::PluginFieldCollection& given) {
     } else if (f.type == PluginFieldType::kINT8) {
       fields.push_back({f.name, std::vector<std::byte>(data, data + length)});
     } else {
-      throw std::runtime_error(std::string("the plugin stores its field ") + f.name + " as a type that is not expected");
+      throw std::runtime_error(std::string("the plugin stores its field ") + f.name +
+                               " as a type that is not expected");
     }
   }
   return OwnedFields(std::move(fields));
