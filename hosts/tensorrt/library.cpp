@@ -49,10 +49,11 @@ void check_version() {
       if (path.find(served.file) == std::string::npos) continue;
       const int version = version_of(path.c_str()), major = version / 10000;
       if (version == 0 || (major >= served.least && major <= served.most)) continue;
-      throw Error(
-          ErrorCode::unsupported, served.name, std::to_string(major) + "." + std::to_string(version / 100 % 100),
-          "is not supported; this library was built with the headers of TensorRT " + std::to_string(NV_TENSORRT_MAJOR) +
-              "." + std::to_string(NV_TENSORRT_MINOR) + " and serves TensorRT 10 and 11 and TensorRT-RTX 1");
+      const std::string number = std::to_string(major) + "." + std::to_string(version / 100 % 100);
+      throw Error(ErrorCode::unsupported, served.name + (" " + number), "",
+                  "is not supported; this library was built with the headers of TensorRT " +
+                      std::to_string(NV_TENSORRT_MAJOR) + "." + std::to_string(NV_TENSORRT_MINOR) +
+                      " and serves TensorRT 10 and 11 and TensorRT-RTX 1");
     }
 }
 
