@@ -12,7 +12,7 @@ sizes: the parser must refuse each, our library must give the reason in one sent
 Then our own host, tensorrt-host, creates, configures, stores, clones and restores each plugin, with bad input too. It launches
 on the GPU if there is one, and compares with sums in double precision; else on the driver double of the tests, which computes
 nothing. `binaries` runs an engine that contains its kernels without libnvrtc, and `versions` loads the plugins beside another
-version of TensorRT.
+version of TensorRT. `exported` is a PyTorch model that tilewright.onnx.export() wrote.
 
 --quick: one engine of each plugin, and few launches. Ends with 1 if a case fails or none passes."""
 
@@ -52,28 +52,28 @@ def model_of(case: Case) -> bytes:
     return helper.make_model(graph, opset_imports=opsets).SerializeToString()
 
 
-def build(case: Case, log: Log):
-    """The engine's bytes, or why there is none."""
+def build(model: bytes, shape, type, shapes, log: Log):
+    """The engine's bytes, or why there is none. shape, type: of the result. shapes: the least, usual and largest of inputs."""
     builder = trt.Builder(log)
     network = builder.create_network(0)
     parser = trt.OnnxParser(network, log)
-    if not parser.parse(model_of(case)):
+    if not parser.parse(model):
         return None, "the parser refuses: " + "; ".join(parser.get_error(i).desc() for i in range(parser.num_errors))
     got = tuple(network.get_output(0).shape), network.get_output(0).dtype
-    if got != (case.shape, getattr(trt.DataType, case.type or "BF16")):
-        return None, f"the result is {got[1]} of shape {got[0]}, not {case.type} of {case.shape}"
+    if got != (shape, getattr(trt.DataType, type)):
+        return None, f"the result is {got[1]} of shape {got[0]}, not {type} of {shape}"
     config = builder.create_builder_config()
-    if case.profile:
+    if shapes:
         profile = builder.create_optimization_profile()
-        for name, shapes in case.profile.items():
-            profile.set_shape(name, *shapes)
+        for name, of_input in shapes.items():
+            profile.set_shape(name, *of_input)
         config.add_optimization_profile(profile)
     engine = builder.build_serialized_network(network, config)
     return (bytes(engine), "") if engine else (None, "TensorRT-RTX builds no engine: " + "; ".join(log.lines[-2:]))
 
 
 def judge_engine(case: Case) -> str:
-    engine, why = build(case, Log())
+    engine, why = build(model_of(case), case.shape, case.type, case.profile, Log())
     if engine is None:
         return why + (f" ({plugins.last_error()})" if plugins.last_error() else "")
     # Inputs are stored once. TensorRT-RTX 1.7 asks for a plugin's fields three times, and stores two of them.
@@ -84,7 +84,7 @@ def judge_engine(case: Case) -> str:
 
 
 def judge_refusal(case: Case) -> str:
-    engine, _ = build(case, Log())
+    engine, _ = build(model_of(case), case.shape, "BF16", case.profile, Log())
     said = plugins.last_error()
     if engine is not None:
         return "was accepted"
@@ -103,6 +103,19 @@ def rtx(args) -> collections.Counter:
         print(f"{group:<12} {counts['passed']:>4} passed {counts['failed']:>4} failed", flush=True)
         total += counts
     return total
+
+
+def exported(args, folder):
+    """A model that tilewright.onnx.export() wrote, with plugin=True, becomes an engine."""
+    path = os.path.join(folder, "model.onnx")
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported.py")
+    done = subprocess.run([args.torch, script, path], env=os.environ | {"PYTHONPATH": sys.path[0]}, capture_output=True, text=True)
+    if done.returncode:
+        return f"it is not exported: {done.stderr[-2000:]}"
+    with open(path, "rb") as file:
+        model = file.read()
+    engine, why = build(model, (-1, 128), "BF16", {"input": ((1, 256), (16, 256), (4096, 256))}, Log())
+    return "" if engine else why + f" ({plugins.last_error()})"
 
 
 def run_host(args, *options, **variables):
@@ -162,6 +175,7 @@ def main():
     parser.add_argument("--host", required=True, help="tensorrt-host")
     parser.add_argument("--double", required=True, help="fake_libcuda.so")
     parser.add_argument("--cache", required=True, help="a cache file for kernels that the host runs")
+    parser.add_argument("--torch", help="a Python with PyTorch and onnxscript")
     parser.add_argument("--launches", type=int)
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
@@ -172,6 +186,10 @@ def main():
     passed, failed = counts["passed"], counts["failed"]
     results = list(host(args))
     with tempfile.TemporaryDirectory() as folder:
+        if args.torch:
+            results.append(one("exported", exported(args, folder)))
+        else:
+            print("skipped: exported: no Python with PyTorch (./dev test makes one)")
         results.append(one("versions", versions(args, folder)))
         results.append(one("binaries", binaries(args, folder)))
     passed, failed = passed + sum(p for p, _ in results), failed + sum(f for _, f in results)

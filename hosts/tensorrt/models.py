@@ -66,8 +66,7 @@ def gemm_case(x, w, y, n=128, k=512, *, x_from=None, more="", shape=None, inputs
         for part, array in (("w", encoded.data), ("w_scales", encoded.scales), ("w_global", encoded.global_scale)):
             if array is not None:
                 names.append(part)
-                typed = np.asarray(array).view("f2") if w == "f16" else np.asarray(array)
-                constants.append(constant(part, typed))
+                constants.append(constant(part, np.asarray(array)))
     if " bias=" in more:
         names.append("bias")
         constants.append(floats("bias", more.split(" bias=")[1].split()[0], [n]))

@@ -4,6 +4,7 @@
 #include <tilewright/error.h>
 #include <tilewright/operation.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tilewright::tensorrt {
@@ -28,7 +29,7 @@ std::int64_t stream_bytes(const Format& format, StreamName stream, std::int64_t 
 
 Tensor tensor(Slot slot, const char* name, std::vector<DataType> types, Tensor::Shape shape, std::int64_t bytes) {
   Tensor t{.slot = slot, .name = name, .types = std::move(types), .shape = shape};
-  t.count = elements_of(t.types.front(), bytes);
+  t.count = shape == Tensor::Shape::fixed ? bytes : elements_of(t.types.front(), bytes);
   return t;
 }
 Tensor floats(Slot slot, const char* name, const Format& format, Tensor::Shape shape, std::int64_t count) {
@@ -46,10 +47,13 @@ void add_weights(const Recipe& recipe, const Format& w, std::vector<Tensor>& to)
   const WeightBytes& bytes = recipe.weight_bytes;
   constexpr std::pair<Slot, const char*> kNames[] = {
       {Slot::w, "w"}, {Slot::w_scales, "w_scales"}, {Slot::w_global, "w_global"}};
-  for (int i = 0; i < 3; ++i)
-    if (bytes.launched[i])
-      to.push_back(tensor(kNames[i].first, kNames[i].second, types_of(w, kStreams[i]), Tensor::Shape::fixed,
-                          static_cast<std::int64_t>(bytes.launched[i])));
+  for (int i = 0; i < 3; ++i) {
+    if (!bytes.launched[i]) continue;
+    std::vector<DataType> types = types_of(w, kStreams[i]);  // or simply bytes
+    if (std::find(types.begin(), types.end(), DataType::kINT8) == types.end()) types.push_back(DataType::kINT8);
+    to.push_back(tensor(kNames[i].first, kNames[i].second, std::move(types), Tensor::Shape::fixed,
+                        static_cast<std::int64_t>(bytes.launched[i])));
+  }
 }
 
 void add_gemm(const Gemm& g, Recipe& recipe) {

@@ -120,9 +120,12 @@ void check_shape(const Tensor& tensor, const Dims& given, std::int64_t rows) {
       return;
     case Tensor::Shape::fixed:
       if (tensor.dims.empty()) {
-        if (elements(given) >= 0 && elements(given) != tensor.count)
-          refuse_shape(tensor, given, "must have " + std::to_string(tensor.count) + " elements");
-        return;
+        const auto fits = [&](DataType type) { return elements(given) == elements_of(type, tensor.count); };
+        if (elements(given) < 0 || std::any_of(tensor.types.begin(), tensor.types.end(), fits)) return;
+        const DataType first = tensor.types.front();
+        refuse_shape(
+            tensor, given,
+            "must have " + std::to_string(elements_of(first, tensor.count)) + " elements of type " + name_of(first));
       }
       [[fallthrough]];
     case Tensor::Shape::image:

@@ -23,7 +23,7 @@ struct Tensor {
   enum class Shape {
     rows,     // any axes, then `count` elements of each row
     per_row,  // `count` elements for each row of the first tensor, in any shape
-    fixed,    // `count` elements; `dims`, if there are any
+    fixed,    // `dims`, or if there are none, `count` bytes in any shape
     image,    // `dims`, in which -1 is any extent
   };
   Slot slot = Slot::x;          // of an input
