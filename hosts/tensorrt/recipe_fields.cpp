@@ -131,13 +131,11 @@ std::shared_ptr<const Recipe> w4a8_recipe(const Fields& fields) {
   g.alpha = fields.number("alpha").value_or(1.0);
 
   Constants constants{{"weight_packed", "weight_scale", "weight_global"}, {}};
-  for (std::size_t i = 0; i < 3; ++i) constants.w[i] = fields.bytes(constants.names[i]).value_or(Bytes());
+  for (std::size_t i = 0; i < 2; ++i) constants.w[i] = fields.bytes(constants.names[i]).value_or(Bytes());
   const bool given = !constants.w[0].empty();
-  if (constants.w[2].empty()) {  // this plugin's weights have no factor for the tensor
-    const float one = 1;
-    constants.w[2].resize(sizeof one);
-    std::memcpy(constants.w[2].data(), &one, sizeof one);
-  }
+  const float one = 1;  // this plugin's weights have no factor for the tensor; alpha is one
+  constants.w[2].resize(sizeof one);
+  std::memcpy(constants.w[2].data(), &one, sizeof one);
   if (given) {
     const auto rows = static_cast<std::size_t>(n), columns = static_cast<std::size_t>(k);
     check_sizes(constants, {rows * columns / 2, rows * columns / 16, sizeof(float)}, "[in_features, out_features]");
@@ -172,11 +170,10 @@ const PluginField kProblemFields[] = {
     field("binaries", PluginFieldType::kINT32),
 };
 const PluginField kW4a8Fields[] = {
-    field("in_features", PluginFieldType::kINT32),      field("out_features", PluginFieldType::kINT32),
-    field("alpha", PluginFieldType::kFLOAT32),          field("weight_packed", PluginFieldType::kINT8),
-    field("weight_scale", PluginFieldType::kINT8),      field("weight_global", PluginFieldType::kFLOAT32),
-    field("constant_weights", PluginFieldType::kINT32), field("target", PluginFieldType::kCHAR),
-    field("binaries", PluginFieldType::kINT32),
+    field("in_features", PluginFieldType::kINT32), field("out_features", PluginFieldType::kINT32),
+    field("alpha", PluginFieldType::kFLOAT32),     field("weight_packed", PluginFieldType::kINT8),
+    field("weight_scale", PluginFieldType::kINT8), field("constant_weights", PluginFieldType::kINT32),
+    field("target", PluginFieldType::kCHAR),       field("binaries", PluginFieldType::kINT32),
 };
 
 }  // namespace
