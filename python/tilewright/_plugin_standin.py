@@ -17,7 +17,6 @@ from .problem import Problem
 from .torch import QuantizedLinear
 from .torch._spec import FORMATS
 
-
 _FIELDS = {"global": "global_scale"}
 
 
@@ -40,7 +39,9 @@ class PluginStandin(nn.Module):
         for name, stream in zip(("w", "w_scales", "w_global"), streams):
             if stream is not None:
                 array = np.asarray(stream).reshape(-1)
-                self.register_buffer(name, torch.from_numpy(np.array(array if name == "w_global" else array.view(np.int8))))
+                self.register_buffer(
+                    name, torch.from_numpy(np.array(array if name == "w_global" else array.view(np.int8)))
+                )
         self.bias = None if layer.bias is None else nn.Parameter(layer.bias.detach().to(layer.dtype).cpu())
         self.order = None if layer.order is None else nn.Buffer(layer.order.long().cpu())
         self.factors = None if layer.factors is None else nn.Buffer(layer.factors.cpu())
@@ -52,12 +53,15 @@ class PluginStandin(nn.Module):
             x = (x * self.factors).to(self.dtype)
         if self.order is not None:
             x = x.index_select(-1, self.order)
-        inputs = [x] + [part for name in ("w", "w_scales", "w_global", "bias") if (part := getattr(self, name, None)) is not None]
+        inputs = [x] + [
+            part for name in ("w", "w_scales", "w_global", "bias") if (part := getattr(self, name, None)) is not None
+        ]
         fields: dict[str, Any] = {"problem": self.problem, "target": self.target, "plugin_version": "1"}
         if self.x_from is not None:
             fields["x_from"] = self.x_from
         operator = torch.onnx.ops.symbolic
         shape = (*x.shape[:-1], self.n)
-        y: Tensor = operator(f"{tensorrt.DOMAIN}::TilewrightGemm", inputs, fields, dtype=self.dtype, shape=shape, version=1)
+        y: Tensor = operator(
+            f"{tensorrt.DOMAIN}::TilewrightGemm", inputs, fields, dtype=self.dtype, shape=shape, version=1
+        )
         return y
-

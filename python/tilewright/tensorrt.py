@@ -131,7 +131,9 @@ def add(trt: Any, network: Any, plugin: str, inputs: Sequence[Any], fields: Mapp
     TensorRT's Python lacks add_plugin_v3(), as TensorRT-RTX's does; InvalidArgument if the plugin refuses the fields, whose
     reason is in TensorRT's log."""
     if not hasattr(network, "add_plugin_v3"):
-        raise Unsupported("network", type(network).__name__, "has no add_plugin_v3(); add a node to an ONNX model instead")
+        raise Unsupported(
+            "network", type(network).__name__, "has no add_plugin_v3(); add a node to an ONNX model instead"
+        )
     creator = trt.get_plugin_registry().get_creator(plugin, _VERSION, "")
     if creator is None:
         raise InvalidArgument("plugin", plugin, "is not registered; call register() first")
@@ -173,7 +175,7 @@ def _field(trt: Any, name: str, value: Any) -> Any:
     kinds = trt.PluginFieldType
     if isinstance(value, str):
         return trt.PluginField(name, value.encode(), kinds.CHAR)
-    if isinstance(value, bool) or isinstance(value, int):
+    if isinstance(value, int):
         return trt.PluginField(name, np.array([value], np.int32), kinds.INT32)
     if isinstance(value, float):
         return trt.PluginField(name, np.array([value], np.float32), kinds.FLOAT32)

@@ -12,14 +12,13 @@ import pytest
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
 
-from onnx import helper, numpy_helper  # noqa: E402
-from torch import nn  # noqa: E402
-
-import tilewright as tw  # noqa: E402
-import tilewright.onnx as tonnx  # noqa: E402
-import tilewright.torch as twt  # noqa: E402
-from tilewright import tensorrt as plugins  # noqa: E402
-from tilewright.compat import w4a8_plugin  # noqa: E402
+import tilewright as tw
+import tilewright.onnx as tonnx
+import tilewright.torch as twt
+from onnx import helper, numpy_helper
+from tilewright import tensorrt as plugins
+from tilewright.compat import w4a8_plugin
+from torch import nn
 
 TARGET = "sm_90a"
 
@@ -30,8 +29,15 @@ def fields(node):
 
 def test_a_node_has_the_weights_as_bytes():
     w = tw.encode(np.random.default_rng(0).standard_normal((64, 128)).astype("f4"), "nvfp4")
-    node = plugins.gemm("gemm x=e4m3_row w=nvfp4 y=bf16 n=64 k=128 global=mul", ["x"], "y", w=w, x_from="bf16", target=TARGET)
-    assert (node.op_type, node.domain, list(node.input), list(node.output)) == ("TilewrightGemm", "tilewright", ["x"], ["y"])
+    node = plugins.gemm(
+        "gemm x=e4m3_row w=nvfp4 y=bf16 n=64 k=128 global=mul", ["x"], "y", w=w, x_from="bf16", target=TARGET
+    )
+    assert (node.op_type, node.domain, list(node.input), list(node.output)) == (
+        "TilewrightGemm",
+        "tilewright",
+        ["x"],
+        ["y"],
+    )
     given = fields(node)
     assert given["x_from"] == b"bf16" and given["target"] == b"sm_90a" and given["plugin_version"] == b"1"
     assert "binaries" not in given  # a default
@@ -76,7 +82,9 @@ def test_export_with_the_plugin(weight, activation, tmp_path):
     problem = tw.Problem(given["problem"].decode())
     assert (node.op_type, node.domain, node.name) == ("TilewrightGemm", "tilewright", "linear")
     assert problem.fields["w"] == weight and given.get("x_from", b"") == (b"bf16" if activation else b"")
-    streams = {i.name.rpartition(".")[2]: numpy_helper.to_array(i) for i in model.graph.initializer if i.data_type in (1, 3)}
+    streams = {
+        i.name.rpartition(".")[2]: numpy_helper.to_array(i) for i in model.graph.initializer if i.data_type in (1, 3)
+    }
     ordered = tw.Streams(*(streams.get(name) for name in ("w", "w_scales", "w_global")))
     stored = problem.unpack_weights(ordered) if "pack" in problem.fields else tw.Encoded(weight, 128, 256, *ordered)
     assert np.array_equal(tw.decode(stored), layer.weight.dequantize().numpy())

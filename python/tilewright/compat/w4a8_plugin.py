@@ -33,13 +33,13 @@ from .._errors import InvalidArgument, Unsupported
 from ..torch import modules, replace
 
 __all__ = [
-    "PluginWeights",
-    "plugin_node",
-    "plugin_weights",
     "W4A8MLP",
+    "PluginWeights",
     "W4A8Linear",
     "W4A8LinearTriton",
     "W4A8MLPTriton",
+    "plugin_node",
+    "plugin_weights",
     "replace_mlp_with_w4a8",
     "replace_paligemma_mlp_with_w4a8",
     "replace_paligemma_mlp_with_w4a8_triton",
@@ -142,13 +142,13 @@ def plugin_weights(weight: modules.QuantizedLinear | Tensor) -> PluginWeights:
     if isinstance(weight, modules.QuantizedLinear):
         if weight.weight.format != "nvfp4":
             raise Unsupported("weight", weight.weight.format, "must be nvfp4")
-        n, k = weight.out_features, weight.in_features
+        n = weight.out_features
         data, scales, factor = [stream.cpu().numpy() for stream in weight.weight.stored()]
         alpha = float(factor.reshape(-1)[0])
     else:
         if weight.dim() != 2:
             raise InvalidArgument("weight", f"shape {tuple(weight.shape)}", "must have two dimensions")
-        n, k = weight.shape
+        n = weight.shape[0]
         encoded = codec.encode(weight.detach().float().cpu().numpy(), "nvfp4", global_scale=1.0)
         data, scales, alpha = encoded.data, encoded.scales, 1.0
     turned = [np.ascontiguousarray(part.reshape(n, -1).view(np.int8).T) for part in (data, scales)]
@@ -156,17 +156,28 @@ def plugin_weights(weight: modules.QuantizedLinear | Tensor) -> PluginWeights:
 
 
 def plugin_node(
-    weight: modules.QuantizedLinear | Tensor, input: str, output: str, *, alpha: float = 1.0, name: str = "", **options: Any
+    weight: modules.QuantizedLinear | Tensor,
+    input: str,
+    output: str,
+    *,
+    alpha: float = 1.0,
+    name: str = "",
+    **options: Any,
 ) -> tuple[Any, list[Any]]:
     """A node W4A8GemmPlugin without a bias, and its weights as constants of the ONNX model. options: target and binaries, as
     of tilewright.tensorrt.w4a8(). Raises Unsupported if the layer has a bias, which the plugin lacks."""
     from onnx import numpy_helper
 
     if getattr(weight, "bias", None) is not None:
-        raise Unsupported("bias", "a bias", "is not supported by W4A8GemmPlugin; add it by a node Add, or use TilewrightGemm")
+        raise Unsupported(
+            "bias", "a bias", "is not supported by W4A8GemmPlugin; add it by a node Add, or use TilewrightGemm"
+        )
     packed, scale, factor = plugin_weights(weight)
     name = name or output
-    constants = [numpy_helper.from_array(packed, f"{name}.weight_packed"), numpy_helper.from_array(scale, f"{name}.weight_scale")]
+    constants = [
+        numpy_helper.from_array(packed, f"{name}.weight_packed"),
+        numpy_helper.from_array(scale, f"{name}.weight_scale"),
+    ]
     k, n = packed.shape[0] * 2, packed.shape[1]
     inputs = [input, *(constant.name for constant in constants)]
     more = {"alpha": alpha * factor, "constant_weights": True, "name": name}
