@@ -82,9 +82,8 @@ Json contract_json(const Contract& c) {
   std::string constants;
   for (const std::byte b : c.constants) constants += fmt::format("{:02x}", static_cast<unsigned>(b));
   const bool fixed = c.rows_at == Contract::kFixedRows;
-  return {{"bytes", c.args_bytes},  {"pointers", pointers},
-          {"strides", strides},     {"factors", factors},
-          {"integers", integers},   {"rows_at", fixed ? Json() : Json(c.rows_at)},
+  return {{"bytes", c.args_bytes},  {"pointers", pointers},  {"strides", strides},
+          {"factors", factors},     {"integers", integers},  {"rows_at", fixed ? Json() : Json(c.rows_at)},
           {"rows_per", c.rows_per}, {"constants", constants}};
 }
 

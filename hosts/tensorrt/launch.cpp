@@ -141,6 +141,24 @@ Execution::Execution(std::shared_ptr<const Recipe> recipe, std::shared_ptr<Devic
   }
 }
 
+void Execution::set_candidate(const std::string& candidate, std::int64_t rows) {
+  if (candidate.empty()) {
+    candidate_.reset();
+    return;
+  }
+  Task task = engine().task(recipe_->problem.with_rows(rows), *recipe_->arch);
+  const Candidate wanted = Candidate::parse(candidate);
+  if (std::find(task.candidates.begin(), task.candidates.end(), wanted) == task.candidates.end())
+    throw Error(ErrorCode::unsupported, "tactic", candidate,
+                "is not a kernel of this library any more; build the engine again");
+  task.candidates = {wanted, task.candidates.back()};
+  task.key += " tactic " + candidate;  // no choice is stored for it, so the first candidate is taken
+  Kernel kernel = engine().prepare(task, device_);
+  if (recipe_->problems.cast && !cast_) cast_ = engine().prepare(*recipe_->problems.cast, device_);
+  candidate_ = std::move(kernel);
+  bucket_ = bucket_index(rows);
+}
+
 void Execution::set_shapes(const Dims* inputs, std::int32_t count) {
   recipe_->check_shapes(inputs, count);
   if (recipe_->conv()) layer_ = layer_of(device_, recipe_->with_shape(inputs[0]), recipe_->options);
@@ -193,6 +211,25 @@ void Execution::fill_in(Args& args, const std::array<const void*, kSlots>& given
   if (workspaces_) args.workspace = workspaces_->on(stream);
 }
 
+// As Layer::launch(): a cast if x needs one, and the kernel.
+void Execution::launch_candidate(GemmArgs args, std::byte* scratch, Stream stream) const {
+  if (recipe_->problems.cast) {
+    const Cast& c = *recipe_->problems.cast->as<Cast>();
+    CastArgs cast;
+    cast.x.data = args.x.data;
+    cast.rows = args.m;
+    cast.y.data = scratch;
+    cast.y.global = const_cast<float*>(args.x.global);  // which a cast reads
+    const auto streams = c.y.info().streams;
+    for (std::size_t i = 0; i < streams.size(); ++i)
+      if (streams[i].stream == StreamName::scales)
+        cast.y.scales = scratch + aligned(static_cast<std::size_t>(c.y.stream_bytes(0, args.m, c.cols)));
+    cast_->launch(stream, cast);
+    args.x = cast.y;
+  }
+  candidate_->launch(stream, args);
+}
+
 void Execution::launch(const nvinfer1::PluginTensorDesc* shapes, const void* const* inputs, void* output, void* scratch,
                        Stream stream) {
   std::array<const void*, kSlots> given = {};
@@ -217,7 +254,10 @@ void Execution::launch(const nvinfer1::PluginTensorDesc* shapes, const void* con
     fill_in(args, given, output, bytes, at, stream);
     args.c = given[static_cast<std::size_t>(Slot::c)];
     args.m = rows;
-    layer_->launch(stream, args, bytes + at.x);
+    if (candidate_ && bucket_index(rows) == bucket_)
+      launch_candidate(args, bytes + at.x, stream);
+    else
+      layer_->launch(stream, args, bytes + at.x);
   }
 }
 

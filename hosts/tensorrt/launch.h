@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "hosts/tensorrt/recipe.h"
@@ -52,6 +53,9 @@ class Execution {
   // Compiles what no cache has. `context`: TensorRT's resource context.
   Execution(std::shared_ptr<const Recipe> recipe, std::shared_ptr<DeviceWeights> weights, const void* context);
 
+  // A candidate of the problem for the bucket of `rows`, instead of the layer's kernel there; empty: none. Compiles it
+  // if no cache has it.
+  void set_candidate(const std::string& candidate, std::int64_t rows);
   // Before the first launch with these shapes. A convolution of other extents may compile.
   void set_shapes(const Dims* inputs, std::int32_t count);
   void launch(const nvinfer1::PluginTensorDesc* shapes, const void* const* inputs, void* output, void* scratch,
@@ -59,6 +63,7 @@ class Execution {
 
  private:
   Operand weights(const std::array<const void*, kSlots>& given, std::byte* scratch, const Scratch& at, Stream stream);
+  void launch_candidate(GemmArgs args, std::byte* scratch, Stream stream) const;
   template <class Args>
   void fill_in(Args& args, const std::array<const void*, kSlots>& given, void* output, std::byte* scratch,
                const Scratch& at, Stream stream);
@@ -69,6 +74,8 @@ class Execution {
   std::shared_ptr<const Layer> layer_;
   std::shared_ptr<Workspaces> workspaces_;
   std::optional<Kernel> transpose_data_, transpose_scales_;
+  std::optional<Kernel> candidate_, cast_;
+  int bucket_ = 0;  // of the candidate
 };
 
 }  // namespace tilewright::tensorrt

@@ -68,7 +68,8 @@ class Creator final : public nvinfer1::IPluginCreatorV3One {
     return guarded<nvinfer1::IPluginV3*>(who, nullptr, [&] {
       check_version();
       const Fields given(fields);
-      return new Plugin(phase == nvinfer1::TensorRTPhase::kRUNTIME ? restored(kind_, given) : recipe_of(kind_, given));
+      if (phase == nvinfer1::TensorRTPhase::kBUILD) return new Plugin(recipe_of(kind_, given));
+      return new Plugin(restored(kind_, given), restored_tactics(given));
     });
   }
   const nvinfer1::PluginFieldCollection* getFieldNames() noexcept override { return field_names(kind_); }

@@ -4,7 +4,7 @@
 #include <tilewright/error.h>
 
 #include <algorithm>
-#include <array>
+#include <numeric>
 #include <vector>
 
 #include "hosts/tensorrt/log.h"
@@ -50,6 +50,8 @@ std::int32_t Plugin::configurePlugin(const DynamicPluginTensorDesc* in, std::int
     for (std::int32_t i = 0; i < inputs; ++i) types.push_back(in[i].desc.type);
     recipe_->check_types(types.data(), inputs);
     recipe_->check_shapes(shapes_of(in, inputs).data(), inputs);
+    tactics_ = tactics_for(*recipe_, in[0].opt);
+    tactic_ = 0;
   });
 }
 
@@ -102,6 +104,24 @@ const char* Plugin::getTimingCacheID() noexcept {
   });
 }
 
+std::int32_t Plugin::getValidTactics(std::int32_t* to, std::int32_t count) noexcept {
+  return status(getPluginName(), [&] {
+    if (count != getNbTactics())
+      throw Error(ErrorCode::invalid_argument, "tactics", std::to_string(count),
+                  "must be " + std::to_string(getNbTactics()) + ", as many as there are");
+    std::iota(to, to + count, Tactics::kTable);
+  });
+}
+
+std::int32_t Plugin::setTactic(std::int32_t tactic) noexcept {
+  return status(getPluginName(), [&] {
+    const Tactics& known = tactics_ ? *tactics_ : Tactics();
+    const std::string& candidate = known.candidate(tactic);
+    if (execution_) execution_->set_candidate(candidate, known.rows);
+    tactic_ = tactic;
+  });
+}
+
 std::int32_t Plugin::onShapeChange(const PluginTensorDesc* in, std::int32_t inputs, const PluginTensorDesc*,
                                    std::int32_t outputs) noexcept {
   return status(getPluginName(), [&] {
@@ -127,6 +147,7 @@ nvinfer1::IPluginV3* Plugin::attachToContext(nvinfer1::IPluginResourceContext* c
   return guarded<nvinfer1::IPluginV3*>(getPluginName(), nullptr, [&] {
     auto attached = std::make_unique<Plugin>(*this);
     attached->execution_.emplace(recipe_, weights_, context);
+    if (tactics_) attached->execution_->set_candidate(tactics_->candidate(tactic_), tactics_->rows);
     return attached.release();
   });
 }
@@ -135,6 +156,7 @@ const nvinfer1::PluginFieldCollection* Plugin::getFieldsToSerialize() noexcept {
   return guarded<const nvinfer1::PluginFieldCollection*>(getPluginName(), nullptr, [&] {
     saved_.emplace();
     save(*recipe_, *saved_);
+    if (tactics_) save(*tactics_, *saved_);
     return saved_->collection();
   });
 }

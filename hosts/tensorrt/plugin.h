@@ -8,6 +8,7 @@
 
 #include "hosts/tensorrt/launch.h"
 #include "hosts/tensorrt/recipe.h"
+#include "hosts/tensorrt/tactics.h"
 
 namespace tilewright::tensorrt {
 
@@ -17,10 +18,11 @@ class Plugin final : public nvinfer1::IPluginV3,
                      public nvinfer1::IPluginV3OneBuild,
                      public nvinfer1::IPluginV3OneRuntime {
  public:
-  explicit Plugin(std::shared_ptr<const Recipe> recipe)
-      : recipe_(std::move(recipe)), weights_(std::make_shared<DeviceWeights>()) {}
+  explicit Plugin(std::shared_ptr<const Recipe> recipe, std::shared_ptr<const Tactics> tactics = nullptr)
+      : recipe_(std::move(recipe)), weights_(std::make_shared<DeviceWeights>()), tactics_(std::move(tactics)) {}
   // A copy that shares the recipe and the weights, and is attached to nothing.
-  Plugin(const Plugin& other) : recipe_(other.recipe_), weights_(other.weights_) {}
+  Plugin(const Plugin& other)
+      : recipe_(other.recipe_), weights_(other.weights_), tactics_(other.tactics_), tactic_(other.tactic_) {}
   Plugin& operator=(const Plugin&) = delete;
 
   nvinfer1::IPluginCapability* getCapabilityInterface(nvinfer1::PluginCapabilityType type) noexcept override;
@@ -46,8 +48,11 @@ class Plugin final : public nvinfer1::IPluginV3,
                                const nvinfer1::DynamicPluginTensorDesc* out,
                                std::int32_t outputs) const noexcept override;
   const char* getTimingCacheID() noexcept override;
+  std::int32_t getNbTactics() noexcept override { return tactics_ ? tactics_->count() : 0; }
+  std::int32_t getValidTactics(std::int32_t* to, std::int32_t count) noexcept override;
 
   // ---- runtime
+  std::int32_t setTactic(std::int32_t tactic) noexcept override;
   std::int32_t onShapeChange(const nvinfer1::PluginTensorDesc* in, std::int32_t inputs,
                              const nvinfer1::PluginTensorDesc* out, std::int32_t outputs) noexcept override;
   std::int32_t enqueue(const nvinfer1::PluginTensorDesc* in, const nvinfer1::PluginTensorDesc* out,
@@ -59,6 +64,8 @@ class Plugin final : public nvinfer1::IPluginV3,
  private:
   const std::shared_ptr<const Recipe> recipe_;
   const std::shared_ptr<DeviceWeights> weights_;
+  std::shared_ptr<const Tactics> tactics_;  // of the latest profile; may be null
+  std::int32_t tactic_ = 0;
   std::optional<Execution> execution_;  // of a plugin that is attached
   std::optional<SavedFields> saved_;
   std::string timing_;

@@ -56,6 +56,7 @@ Case int4_with_bias(const std::string& target) {
               {"w.scales", DataType::kINT8, {192 * 2 * 2}},
               {"bias", DataType::kBF16, {192}}};
   c.output = {-1, 192};
+  c.times_tactics = true;
   return c;
 }
 
@@ -74,6 +75,7 @@ std::vector<Case> all_cases(const std::string& target) {
     c.inputs = {{"x.data", DataType::kBF16, {2, -1, 512}}};
     c.output = {2, -1, 256};
     c.rows_per = 2;
+    c.times_tactics = true;
     cases.push_back(std::move(c));
   }
   {

@@ -35,8 +35,9 @@ struct Case {
   std::vector<Input> inputs = {};
   DataType output_type = DataType::kBF16;
   Shape output = {};
-  std::int64_t most = 512;    // of what varies, that is tried
-  std::int64_t rows_per = 1;  // rows of the problem for each
+  std::int64_t most = 512;     // of what varies, that is tried
+  std::int64_t rows_per = 1;   // rows of the problem for each
+  bool times_tactics = false;  // launches try all tactics, which takes longer
 };
 
 std::vector<Case> all_cases(const std::string& target);

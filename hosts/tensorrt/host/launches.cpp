@@ -102,10 +102,11 @@ class Inputs {
 // An execution context: the attached plugin, its stream, its memory, and the launch that it makes next.
 class Attached {
  public:
-  Attached(const Device& device, const Case& of, const PluginHandle& engine, std::size_t workspace, Filled& weights,
-           Logger& logger)
+  Attached(const Device& device, const Case& of, const PluginHandle& engine, std::size_t workspace,
+           std::int32_t tactics, Filled& weights, Logger& logger)
       : of_(of),
         logger_(logger),
+        tactics_(tactics),
         stream_(device),
         inputs_(device, of, weights),
         workspace_(device, std::max<std::size_t>(workspace, 16)),
@@ -117,6 +118,9 @@ class Attached {
 
   void prepare(std::int64_t varies, std::uint64_t seed) {
     varies_ = varies;
+    const std::int32_t tactic =
+        tactics_ ? static_cast<std::int32_t>(seed / 2 % static_cast<std::uint64_t>(tactics_)) + 1 : 0;
+    if (plugin_.runtime().setTactic(tactic) != 0) throw Failure("setTactic failed: " + logger_.take_errors());
     problem_ = of_.problem(varies * of_.rows_per);
     data_ = filled(*problem_, seed);
     inputs_.upload(*data_);
@@ -161,6 +165,7 @@ class Attached {
 
   const Case& of_;
   Logger& logger_;
+  const std::int32_t tactics_;
   Context context_;
   OwnedStream stream_;
   Inputs inputs_;
@@ -183,13 +188,15 @@ class Runner {
         graphs_(place.driver),
         engine_(deserialized(library, logger, of, engine)),
         weights_(filled(of.problem(of.rows_per), 1)),
-        one_(device_, of, engine_, engine.workspace, weights_, logger),
-        other_(device_, of, engine_, engine.workspace, weights_, logger) {}
+        tactics_(of.times_tactics ? engine.tactics : 0),
+        one_(device_, of, engine_, engine.workspace, tactics_, weights_, logger),
+        other_(device_, of, engine_, engine.workspace, tactics_, weights_, logger) {}
 
   Launches run(std::int64_t count) {
     std::mt19937 random(2026);
     std::uniform_int_distribution<std::int64_t> varies(1, of_.most);
     Launches total;
+    total.tactics = tactics_;
     for (std::int64_t i = 0; i < count; ++i) {
       // Small numbers are most frequent in use, and have most kernels.
       const std::int64_t few = std::min<std::int64_t>(1 + i / 4 % 16, of_.most);
@@ -224,6 +231,7 @@ class Runner {
   const Graphs graphs_;
   const PluginHandle engine_;
   Filled weights_;
+  const std::int32_t tactics_;
   Attached one_, other_;
 };
 

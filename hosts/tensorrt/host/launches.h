@@ -12,6 +12,7 @@ namespace tilewright::tensorrt::host {
 struct Launches {
   std::int64_t launched = 0;  // enqueue()
   std::int64_t replayed = 0;  // graphs
+  std::int64_t tactics = 0;   // that were tried
   std::int64_t compared = 0;  // launches whose results were checked in double precision
   double worst = 0;           // error over its bound
 };

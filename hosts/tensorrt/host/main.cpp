@@ -104,6 +104,7 @@ int run(const Arguments& given) {
       if (gpu) {
         const Launches l = host::run(library, logger, c, engine, given.place, given.launches);
         all.launched += l.launched, all.replayed += l.replayed, all.compared += l.compared;
+        all.tactics += l.tactics;
         std::printf("  %-58s workspace %zu, %lld compared, at most %.3f of the bound\n", c.name.c_str(),
                     engine.workspace, static_cast<long long>(l.compared), l.worst);
       }
@@ -116,8 +117,8 @@ int run(const Arguments& given) {
   }
   std::printf("plugins      %4d passed %4d failed, target %s\n", passed, failed, target.c_str());
   if (gpu)
-    std::printf("launches     %4lld, and %lld replays of graphs\n", static_cast<long long>(all.launched),
-                static_cast<long long>(all.replayed));
+    std::printf("launches     %4lld, %lld replays of graphs, %lld tactics\n", static_cast<long long>(all.launched),
+                static_cast<long long>(all.replayed), static_cast<long long>(all.tactics));
   else
     std::printf("skipped: launches: no GPU\n");
   if (gpu && given.place.is_double) std::printf("skipped: results: the driver double computes nothing\n");

@@ -175,6 +175,7 @@ void shapes(Judge& judge, const std::string& target) {
   const void* const inputs[] = {nullptr};
   const std::int32_t status = plugin.runtime().enqueue(descs.data(), &descs.back(), inputs, outputs, nullptr, nullptr);
   judge.note("a launch without a context", status != 0, "is not attached to an execution context");
+  judge.note("a tactic that does not exist", plugin.runtime().setTactic(99) != 0, "tactic must be one of 0 to");
   nvinfer1::DataType output;
   const nvinfer1::DataType types[] = {DataType::kFLOAT, DataType::kFLOAT};
   judge.note("a wrong type", plugin.build().getOutputDataTypes(&output, 1, types, 1) != 0, "x must be of type BF16");

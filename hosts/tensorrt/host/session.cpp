@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/tensorrt/host/session.h"
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <utility>
@@ -114,7 +115,15 @@ Engine build(const Library& library, Logger& logger, const Case& of, Filled& dat
   check_formats(b, all, logger);
   require(b.configurePlugin(all.data(), inputs, &all.back(), 1) == 0, logger, "the plugin refuses the profile");
 
+  const std::int32_t count = b.getNbTactics();
+  std::vector<std::int32_t> tactics(static_cast<std::size_t>(std::max(count, 0)));
+  require(count >= 0 && b.getValidTactics(tactics.data(), count) == 0, logger, "the plugin has no list of tactics");
+  for (std::size_t i = 0; i < tactics.size(); ++i)
+    if (tactics[i] < 1 || std::count(tactics.begin(), tactics.end(), tactics[i]) != 1)
+      throw Failure("tactics must be positive and different");
+
   Engine engine;
+  engine.tactics = count;
   engine.workspace = b.getWorkspaceSize(all.data(), inputs, &all.back(), 1);
   const char* const timing = b.getTimingCacheID();
   require(timing && *timing, logger, "the plugin has no identity for the timing cache");
@@ -151,6 +160,7 @@ void write(const Engine& engine, const std::string& path) {
     file.write(static_cast<const char*>(data), static_cast<std::streamsize>(size));
   };
   put(&engine.workspace, sizeof engine.workspace);
+  put(&engine.tactics, sizeof engine.tactics);
   put(engine.timing.data(), engine.timing.size());
   for (const OwnedFields::Field& f : engine.fields.fields()) {
     const auto kind = static_cast<std::uint8_t>(f.value.index());
@@ -181,6 +191,7 @@ Engine read(const std::string& path) {
   };
   Engine engine;
   std::memcpy(&engine.workspace, get().data(), sizeof engine.workspace);
+  std::memcpy(&engine.tactics, get().data(), sizeof engine.tactics);
   engine.timing = get();
   while (more()) {
     const std::string name = get(), kind = get(), bytes = get();

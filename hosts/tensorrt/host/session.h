@@ -20,6 +20,7 @@ struct Failure : std::runtime_error {
 struct Engine {
   OwnedFields fields;         // what an engine stores
   std::size_t workspace = 0;  // bytes
+  std::int32_t tactics = 0;
   std::string timing;
 };
 // As a file, for another machine. Throw Failure.
