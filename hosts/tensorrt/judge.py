@@ -4,6 +4,7 @@
 own, and reports the results.
 
     ./dev hosts tensorrt [--quick] [--launches N]
+    ./dev hosts tensorrt asan    our own host alone, with AddressSanitizer and UBSan
 
 `engines` are ONNX models with Tilewright's nodes, dynamic and static: the parser must take them, the result must have the
 right shape and type, and the engine must contain the weights. `refusals` are models with wrong fields, types, ranks and

@@ -56,6 +56,7 @@ std::string text_of(const Dims& dims) {
 }
 
 std::int64_t elements(const Dims& dims) {
+  if (dims.nbDims < 0 || dims.nbDims > Dims::MAX_DIMS) return -1;  // which check_shape() refuses
   std::int64_t count = 1;
   for (std::int32_t i = 0; i < dims.nbDims; ++i) {
     if (dims.d[i] < 0) return -1;
