@@ -14,11 +14,12 @@ struct Type {
   const char* name;
   int bytes;
 };
+// Headers before 10.8 lack FP4.
 constexpr Type kTypes[] = {
-    {DataType::kFLOAT, "FLOAT", 4}, {DataType::kHALF, "HALF", 2}, {DataType::kINT8, "INT8", 1},
-    {DataType::kINT32, "INT32", 4}, {DataType::kBOOL, "BOOL", 1}, {DataType::kUINT8, "UINT8", 1},
-    {DataType::kFP8, "FP8", 1},     {DataType::kBF16, "BF16", 2}, {DataType::kINT64, "INT64", 8},
-    {DataType::kINT4, "INT4", 0},   {DataType::kFP4, "FP4", 0},
+    {DataType::kFLOAT, "FLOAT", 4}, {DataType::kHALF, "HALF", 2},          {DataType::kINT8, "INT8", 1},
+    {DataType::kINT32, "INT32", 4}, {DataType::kBOOL, "BOOL", 1},          {DataType::kUINT8, "UINT8", 1},
+    {DataType::kFP8, "FP8", 1},     {DataType::kBF16, "BF16", 2},          {DataType::kINT64, "INT64", 8},
+    {DataType::kINT4, "INT4", 0},   {static_cast<DataType>(10), "FP4", 0},
 };
 
 const std::vector<DataType> kBytes = {DataType::kINT8, DataType::kFP8};
