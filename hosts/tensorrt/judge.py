@@ -4,6 +4,7 @@
 own, and reports the results.
 
     ./dev hosts tensorrt [--quick] [--launches N]
+    ./dev hosts tensorrt headers DIR [...]   the same, built with the headers of another TensorRT
     ./dev hosts tensorrt asan    our own host alone, with AddressSanitizer and UBSan
 
 `engines` are ONNX models with Tilewright's nodes, dynamic and static: the parser must take them, the result must have the
