@@ -4,6 +4,7 @@
 #include <tilewright/conv.h>
 #include <tilewright/operation.h>
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <utility>
@@ -122,6 +123,10 @@ std::vector<Case> all_cases(const std::string& target) {
     cases.push_back(std::move(c));
   }
   return cases;
+}
+
+bool Filled::has(const std::string& name) const {
+  return std::any_of(task.buffers.begin(), task.buffers.end(), [&](const Buffer& b) { return b.name == name; });
 }
 
 std::vector<std::byte>& Filled::of(const std::string& name) {

@@ -46,6 +46,7 @@ std::vector<Case> all_cases(const std::string& target);
 struct Filled {
   Task task;
   std::vector<std::vector<std::byte>> buffers;
+  bool has(const std::string& name) const;
   std::vector<std::byte>& of(const std::string& name);  // throws std::runtime_error
   std::vector<std::byte> bytes(const Input& input);     // as the plugin takes them
 };

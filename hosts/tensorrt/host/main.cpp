@@ -100,6 +100,7 @@ int run(const Arguments& given) {
       Filled data = filled(c.problem(c.rows_per), 1);
       Engine engine = given.read.empty() ? build(library, logger, c, data) : read(given.read + file);
       if (!given.write.empty()) write(engine, given.write + file);
+      check_weights(engine, data);
       deserialized(library, logger, c, engine);
       if (gpu) {
         const Launches l = host::run(library, logger, c, engine, given.place, given.launches);

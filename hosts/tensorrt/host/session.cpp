@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/tensorrt/host/session.h"
 
+#include <tilewright/gemm.h>
+#include <tilewright/pack.h>
+
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -132,6 +135,37 @@ Engine build(const Library& library, Logger& logger, const Case& of, Filled& dat
   require(stored != nullptr, logger, "the plugin cannot be stored");
   engine.fields = OwnedFields::copy_of(*stored);
   return engine;
+}
+
+void check_weights(Engine& engine, Filled& data) {
+  using Bytes = std::vector<std::byte>;
+  const auto field = [&](const char* name) -> OwnedFields::Value* {
+    for (OwnedFields::Field& f : engine.fields.fields())
+      if (f.name == name) return &f.value;
+    return nullptr;
+  };
+  const auto stream = [&](const char* name) {
+    OwnedFields::Value* const value = field(name);
+    return value ? std::get<Bytes>(*value) : Bytes();
+  };
+  Bytes stored[] = {stream("w"), stream("w_scales"), stream("w_global")};
+  if (stored[0].empty()) return;
+  const Problem problem = Problem::parse(std::get<std::string>(*field("problem")));
+  const Gemm* const gemm = problem.as<Gemm>();
+  const char* const names[] = {"w.data", "w.scales"};
+  if (gemm && gemm->packing != Packing::none) {
+    Bytes plain[2];
+    for (int i = 0; i < 2; ++i)
+      if (data.has(names[i])) plain[i].resize(data.of(names[i]).size());
+    const auto pointer = [](Bytes& b) -> void* { return b.empty() ? nullptr : b.data(); };
+    auto* const factor = static_cast<float*>(pointer(stored[2]));
+    unpack_weights(*gemm, {pointer(stored[0]), pointer(stored[1]), factor},
+                   {pointer(plain[0]), pointer(plain[1]), factor});
+    stored[0] = std::move(plain[0]), stored[1] = std::move(plain[1]);
+  }
+  for (int i = 0; i < 2; ++i)
+    if (data.has(names[i]) && stored[i] != data.of(names[i]))
+      throw Failure(std::string("the engine stores other weights than the node's: ") + names[i]);
 }
 
 PluginHandle deserialized(const Library& library, Logger& logger, const Case& of, Engine& engine) {

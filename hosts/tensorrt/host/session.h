@@ -29,6 +29,8 @@ Engine read(const std::string& path);
 
 // `data`: of the weights. Throws Failure.
 Engine build(const Library& library, Logger& logger, const Case& of, Filled& data);
+// Constant weights that an engine stores must be those of `data`, in another order. Throws Failure.
+void check_weights(Engine& engine, Filled& data);
 // Throws Failure.
 PluginHandle deserialized(const Library& library, Logger& logger, const Case& of, Engine& engine);
 
