@@ -11,6 +11,7 @@ from tilewright import tensorrt as plugins
 
 TARGET = "sm_90a"
 TYPES = {"f32": TensorProto.FLOAT, "f16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "int8": TensorProto.INT8}
+TYPES |= {"e4m3_row": TensorProto.FLOAT8E4M3FN, "int8_row": TensorProto.INT8}
 NAMES = {"f32": "FLOAT", "f16": "HALF", "bf16": "BF16", "int8": "INT8"}
 
 
@@ -50,8 +51,13 @@ def weights(format, n, k):
     return tw.encode(np.random.standard_normal((n, k)).astype("f4") / 16, format)
 
 
-def profile(last, most=1024, name="x"):
-    return {name: ((1, last), (16, last), (most, last))}
+def extents(last):
+    """The least, usual and largest shape of rows."""
+    return ((1, last), (16, last), (1024, last))
+
+
+def profile(last, name="x"):
+    return {name: extents(last)}
 
 
 def gemm_case(x, w, y, n=128, k=512, *, x_from=None, more="", shape=None, inputs=False):
@@ -62,6 +68,9 @@ def gemm_case(x, w, y, n=128, k=512, *, x_from=None, more="", shape=None, inputs
     leading = shape or ("m",)
     names, constants = ["x"], []
     values = [value("x", given, [*leading, k])]
+    if given.endswith("_row"):  # quantized by the caller
+        names.append("x_scales")
+        values.append(value("x_scales", "f32", [*leading, 1]))
     if inputs:
         for part, array in (("w", encoded.data), ("w_scales", encoded.scales), ("w_global", encoded.global_scale)):
             if array is not None:
@@ -75,7 +84,8 @@ def gemm_case(x, w, y, n=128, k=512, *, x_from=None, more="", shape=None, inputs
         names.append("c")
         values.append(value("c", type, [*leading, n]))
     node = plugins.gemm(problem, names, "y", w=None if inputs else encoded, x_from=x_from, target=TARGET)
-    dynamic = {} if shape else profile(k) | (profile(n, name="c") if "c" in names else {})
+    widths = {"x": k, "x_scales": 1, "c": n}
+    dynamic = {} if shape else {part: extents(widths[part]) for part in names if part in widths}
     result = tuple(-1 if axis == "m" else axis for axis in leading) + (n,)
     name = f"TilewrightGemm {problem}" + (f" x_from={x_from}" if x_from else "") + (" inputs" if inputs else "")
     return Case(name, node, values, value("y", y, [*leading, n]), result, NAMES[y], constants, dynamic, encoded.nbytes)
@@ -133,6 +143,8 @@ def cases(quick):
     yield gemm_case("bf16", "int4_g128", "bf16", more=" bias=bf16 c=bf16")
     yield gemm_case("int8_row", "int8_row", "bf16", x_from="bf16")
     yield gemm_case("e4m3_row", "e4m3_row", "bf16", x_from="f16")
+    yield gemm_case("e4m3_row", "nvfp4", "bf16", more=" global=mul")
+    yield gemm_case("int8_row", "int8_row", "bf16")
     yield gemm_case("f16", "q4_0", "f16", shape=(2, 3))
     yield gemm_case("f16", "q4_0", "f16", shape=(1,))
 
