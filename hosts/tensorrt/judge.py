@@ -108,16 +108,22 @@ def rtx(args) -> collections.Counter:
 
 
 def exported(args, folder):
-    """A model that tilewright.onnx.export() wrote, with plugin=True, becomes an engine."""
+    """Models that tilewright.onnx.export() wrote, with plugin=True, become engines."""
     path = os.path.join(folder, "model.onnx")
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported.py")
-    done = subprocess.run([args.torch, script, path], env=os.environ | {"PYTHONPATH": sys.path[0]}, capture_output=True, text=True)
-    if done.returncode:
-        return f"it is not exported: {done.stderr[-2000:]}"
-    with open(path, "rb") as file:
-        model = file.read()
-    engine, why = build(model, (-1, 128), "BF16", {"input": ((1, 256), (16, 256), (4096, 256))}, Log())
-    return "" if engine else why + f" ({plugins.last_error()})"
+    for what, shape, sizes in (
+        ("linear", (-1, 128), [(m, 256) for m in (1, 16, 4096)]),
+        ("conv", (-1, 32, 7, 7), [(n, 32, 16, 16) for n in (1, 4, 64)]),
+    ):
+        command = [args.torch, script, what, path]
+        done = subprocess.run(command, env=os.environ | {"PYTHONPATH": sys.path[0]}, capture_output=True, text=True)
+        if done.returncode:
+            return f"{what} is not exported: {done.stderr[-2000:]}"
+        with open(path, "rb") as file:
+            engine, why = build(file.read(), shape, "BF16", {"input": sizes}, Log())
+        if not engine:
+            return f"{what}: {why} ({plugins.last_error()})"
+    return ""
 
 
 def run_host(args, *options, **variables):

@@ -345,9 +345,9 @@ def export(
     integers, ONNX Runtime does so in its own way (accuracy_level 4); else x is not quantized. options: of
     torch.onnx.export(). Needs the package onnxscript.
 
-    plugin: the layers, of any format, become nodes of Tilewright's plugin for TensorRT instead (docs/use/tensorrt.md),
-    which compute as the layers do. Their weights are packed for `target`, the GPU that engines are for ("sm_90a"; None:
-    this machine's).
+    plugin: the layers, of any format and convolutions too, become nodes of Tilewright's plugins for TensorRT instead
+    (docs/use/tensorrt.md), which compute as the layers do. `target` is the GPU that engines are for ("sm_90a"; None: this
+    machine's).
 
     Raises Unsupported naming a convolution, or a layer whose format ONNX lacks. left: a dict that gets each such error
     by name, instead; those layers are exported in floats."""
@@ -373,7 +373,7 @@ def export(
     return program
 
 
-_PRODUCTS = ("MatMulNBits", "MatMul", "TilewrightGemm")
+_PRODUCTS = ("MatMulNBits", "MatMul", "TilewrightGemm", "TilewrightConv")
 
 
 def _target(name: str | None) -> str:
@@ -397,12 +397,12 @@ def _layer_of(node: Any) -> str:
 
 def _standin(layer: Any, name: str, left: dict[str, str] | None, target: str | None) -> nn.Module:
     try:
+        if target is not None:
+            from ._plugin_standin import plugin_standin
+
+            return plugin_standin(layer, target)
         if not isinstance(layer, QuantizedLinear):
             raise Unsupported(name, type(layer).__name__, "is not supported: no ONNX operator has its weight")
-        if target is not None:
-            from ._plugin_standin import PluginStandin
-
-            return PluginStandin(layer, target)
         return _Standin(layer)
     except TilewrightError as error:
         if not error.field.startswith(name):

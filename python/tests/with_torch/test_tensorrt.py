@@ -90,6 +90,23 @@ def test_export_with_the_plugin(weight, activation, tmp_path):
     assert np.array_equal(tw.decode(stored), layer.weight.dequantize().numpy())
 
 
+def test_export_of_a_convolution(tmp_path):
+    pytest.importorskip("onnxscript")
+    conv = nn.Conv2d(32, 64, 3, stride=2, padding=1).bfloat16()
+    layer = twt.QuantizedConv2d.from_conv(conv, "int8_row")
+    path = tmp_path / "model.onnx"
+    x = torch.zeros(2, 32, 9, 12, dtype=torch.bfloat16)
+    program = tonnx.export(layer, (x,), path, plugin=True, target=TARGET)
+    assert [d for d in program.model.graph.outputs[0].shape] == list(conv(x).shape)
+    (node,) = onnx.load(path).graph.node
+    problem = tw.Problem(fields(node)["problem"].decode())
+    assert node.op_type == "TilewrightConv"
+    assert (problem.fields["w"], problem.fields["stride"], problem.fields["x_layout"]) == ("int8_row", "2x2", "ncdhw")
+    rounded = twt.QuantizedConv2d.from_conv(conv, "bf16", quant_act=16)
+    with pytest.raises(tw.Unsupported, match="quant_act"):
+        tonnx.export(rounded, (x,), plugin=True, target=TARGET)
+
+
 def test_export_needs_a_target_where_no_gpu_is(monkeypatch):
     monkeypatch.setattr(tonnx, "device_count", lambda: 0)
     layer = twt.QuantizedLinear.from_linear(nn.Linear(256, 128).bfloat16(), weight="q4_0")
