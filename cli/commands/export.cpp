@@ -171,7 +171,10 @@ void add_export(Context& context) {
       add_command(context, *context.app, "export", "Write compiled kernels as files, for programs that load them");
   add_problem(command, args->problem, false);
   add_workload(command, args->workloads);
-  command->add_option("--arch", args->archs, "GPUs, such as sm_90a,sm_80")->delimiter(',');
+  command->add_option("--arch", args->archs, "GPUs, separated by commas (default: this machine's)")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->type_name("TARGET");
   command->add_flag("--packed", args->packed, "Problems take packed weights where that is faster");
   command->add_option("--dir", args->directory, "A folder for each target is written here")->required();
   command->callback([&context, args] { context.action = [&context, args] { return run_export(context, *args); }; });

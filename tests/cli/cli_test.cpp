@@ -98,6 +98,8 @@ TEST_CASE("cli: export writes kernels for programs that load them") {
     WARN("no libnvrtc: " << ran.err);
     return;
   }
+  INFO(ran.err);
+  REQUIRE(ran.code == 0);
   const Json all = ran.json();
   REQUIRE(all.size() == 2);
   for (const Json& target : all) {
