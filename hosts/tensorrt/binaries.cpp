@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -42,6 +43,25 @@ Problem transpose(const char* x, std::int64_t rows, std::int64_t cols) {
   return Problem(Transpose{Format::parse(x), rows, cols});
 }
 
+Bytes compile_all(const std::vector<Problem>& problems, const Arch& arch) {
+  const TemporaryFolder folder;
+  Options options = engine().options();
+  options.cache = folder.file("cache.db");
+  options.shipped.clear();  // whose kernels would not be exported
+  Engine own(options);
+  const Arch* const archs[] = {&arch};
+  const PrewarmReport report = own.prewarm(problems, archs, {.top = 1});
+  if (!report.failures.empty())
+    throw Error(ErrorCode::compile_failed, "binaries", "", "cannot be compiled: " + report.failures.front());
+  const std::string file = folder.file("export.db");
+  own.store().export_to(file);
+  Bytes bytes(std::filesystem::file_size(file));
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
+    throw Error(ErrorCode::io, "file", file, "cannot be read");
+  return bytes;
+}
+
 }  // namespace
 
 Problem transpose_data(const Gemm& gemm) { return transpose("int8", gemm.k / 2, gemm.n); }
@@ -60,22 +80,22 @@ std::vector<Problem> problems_of(const Recipe& recipe) {
 }
 
 Bytes compiled(const Recipe& recipe) {
-  const TemporaryFolder folder;
-  Options options = engine().options();
-  options.cache = folder.file("cache.db");
-  options.shipped.clear();  // whose kernels would not be exported
-  Engine own(options);
-  const Arch* const archs[] = {recipe.arch};
-  const PrewarmReport report = own.prewarm(problems_of(recipe), archs, {.top = 1});
-  if (!report.failures.empty())
-    throw Error(ErrorCode::compile_failed, "binaries", "", "cannot be compiled: " + report.failures.front());
-  const std::string file = folder.file("export.db");
-  own.store().export_to(file);
-  Bytes bytes(std::filesystem::file_size(file));
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size())))
-    throw Error(ErrorCode::io, "file", file, "cannot be read");
-  return bytes;
+  // Layers of a model often have the same problem.
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::string, Bytes>();
+  const std::vector<Problem> problems = problems_of(recipe);
+  std::string id = recipe.arch->name;
+  for (const Problem& problem : problems) id += "\n" + problem.text();
+  const std::lock_guard lock(mutex);
+  const auto [at, added] = known->try_emplace(id);
+  if (!added) return at->second;
+  try {
+    at->second = compile_all(problems, *recipe.arch);
+  } catch (...) {
+    known->erase(at);
+    throw;
+  }
+  return at->second;
 }
 
 void add_to_cache(const Bytes& binaries) {

@@ -133,10 +133,10 @@ std::shared_ptr<const Recipe> w4a8_recipe(const Fields& fields) {
   Constants constants{{"weight_packed", "weight_scale", "weight_global"}, {}};
   for (std::size_t i = 0; i < 2; ++i) constants.w[i] = fields.bytes(constants.names[i]).value_or(Bytes());
   const bool given = !constants.w[0].empty();
-  const float one = 1;  // this plugin's weights have no factor for the tensor; alpha is one
-  constants.w[2].resize(sizeof one);
-  std::memcpy(constants.w[2].data(), &one, sizeof one);
   if (given) {
+    const float one = 1;  // this plugin's weights have no factor for the tensor; alpha is one
+    constants.w[2].resize(sizeof one);
+    std::memcpy(constants.w[2].data(), &one, sizeof one);
     const auto rows = static_cast<std::size_t>(n), columns = static_cast<std::size_t>(k);
     check_sizes(constants, {rows * columns / 2, rows * columns / 16, sizeof(float)}, "[in_features, out_features]");
     constants.w[0] = transposed(constants.w[0], columns / 2, rows);
