@@ -14,12 +14,11 @@ sizes: the parser must refuse each, our library must give the reason in one sent
 Then our own host, tensorrt-host, creates, configures, stores, clones and restores each plugin, with bad input too. It launches
 on the GPU if there is one, and compares with sums in double precision; else on the driver double of the tests, which computes
 nothing. `binaries` runs an engine that contains its kernels without libnvrtc, and `versions` loads the plugins beside another
-version of TensorRT. `exported` is a PyTorch model that tilewright.onnx.export() wrote.
+version of TensorRT. `exported` are PyTorch's layers as exported.py writes them.
 
 --quick: one engine of each plugin, and few launches. Ends with 1 if a case fails or none passes."""
 
 import argparse
-import collections
 import os
 import re
 import subprocess
@@ -93,37 +92,34 @@ def judge_refusal(case: Case) -> str:
     return "" if case.says in said else f"says {said!r}, without {case.says!r}"
 
 
-def rtx(args) -> collections.Counter:
-    total = collections.Counter()
+def rtx(args):
     for group, judge, all_cases in (("engines", judge_engine, cases), ("refusals", judge_refusal, refusals)):
-        counts = collections.Counter()
-        for case in all_cases(args.quick):
-            why = judge(case)
-            counts["failed" if why else "passed"] += 1
-            if why:
-                print(f"  failed: {case.name}: {why}")
-        print(f"{group:<12} {counts['passed']:>4} passed {counts['failed']:>4} failed", flush=True)
-        total += counts
-    return total
+        reasons = ((case.name, judge(case)) for case in all_cases(args.quick))
+        yield counted(group, (why and f"{name}: {why}" for name, why in reasons))
+
+
+EXPORTED = {  # the result's shape, and the least, usual and largest input
+    "linear": ((-1, 128), [(m, 256) for m in (1, 16, 4096)]),
+    "conv": ((-1, 32, 7, 7), [(n, 32, 16, 16) for n in (1, 4, 64)]),
+    "w4a8": ((-1, 128), [(m, 256) for m in (1, 16, 4096)]),
+}
 
 
 def exported(args, folder):
-    """Models that tilewright.onnx.export() wrote, with plugin=True, become engines."""
-    path = os.path.join(folder, "model.onnx")
+    """Models that Python writes become engines."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "exported.py")
-    for what, shape, sizes in (
-        ("linear", (-1, 128), [(m, 256) for m in (1, 16, 4096)]),
-        ("conv", (-1, 32, 7, 7), [(n, 32, 16, 16) for n in (1, 4, 64)]),
-    ):
+    for what, (shape, sizes) in EXPORTED.items():
+        if args.quick and what != "linear":
+            continue
+        path = os.path.join(folder, "model.onnx")
         command = [args.torch, script, what, path]
         done = subprocess.run(command, env=os.environ | {"PYTHONPATH": sys.path[0]}, capture_output=True, text=True)
         if done.returncode:
-            return f"{what} is not exported: {done.stderr[-2000:]}"
+            yield f"{what} is not exported: {done.stderr[-2000:]}"
+            continue
         with open(path, "rb") as file:
             engine, why = build(file.read(), shape, "BF16", {"input": sizes}, Log())
-        if not engine:
-            return f"{what}: {why} ({plugins.last_error()})"
-    return ""
+        yield "" if engine else f"{what}: {why} ({plugins.last_error()})"
 
 
 def run_host(args, *options, **variables):
@@ -142,13 +138,18 @@ def host(args):
         print(f"our own host, on {place}", flush=True)
         done = run_host(args, *options, "--launches", launches, TILEWRIGHT_CACHE=args.cache, **variables)
         print(done.stdout + done.stderr, end="", flush=True)
-        counted = re.findall(r"^(?:plugins|bad input) +(\d+) passed +(\d+) failed", done.stdout, re.MULTILINE)
-        yield sum(int(p) for p, _ in counted), sum(int(f) for _, f in counted) + (done.returncode != 0 and not counted)
+        counts = re.findall(r"^(?:plugins|bad input) +(\d+) passed +(\d+) failed", done.stdout, re.MULTILINE)
+        yield sum(int(p) for p, _ in counts), sum(int(f) for _, f in counts) + (done.returncode != 0 and not counts)
 
 
-def one(name, why):
-    print(f"{name:<12} {int(not why):>4} passed {int(bool(why)):>4} failed" + (f": {why}" if why else ""), flush=True)
-    return int(not why), int(bool(why))
+def counted(name, reasons):
+    """Counts cases by why they failed; empty: they passed."""
+    reasons = list(reasons)
+    failed = [why for why in reasons if why]
+    for why in failed:
+        print(f"  failed: {why}")
+    print(f"{name:<12} {len(reasons) - len(failed):>4} passed {len(failed):>4} failed", flush=True)
+    return len(reasons) - len(failed), len(failed)
 
 
 def binaries(args, folder):
@@ -190,17 +191,15 @@ def main():
     plugins.register(trt, os.path.abspath(args.plugin))
     np.random.seed(1)
     print(f"TensorRT-RTX {trt.__version__}, without a GPU", flush=True)
-    counts = rtx(args)
-    passed, failed = counts["passed"], counts["failed"]
-    results = list(host(args))
+    results = [*rtx(args), *host(args)]
     with tempfile.TemporaryDirectory() as folder:
         if args.torch:
-            results.append(one("exported", exported(args, folder)))
+            results.append(counted("exported", exported(args, folder)))
         else:
             print("skipped: exported: no Python with PyTorch (./dev test makes one)")
-        results.append(one("versions", versions(args, folder)))
-        results.append(one("binaries", binaries(args, folder)))
-    passed, failed = passed + sum(p for p, _ in results), failed + sum(f for _, f in results)
+        results.append(counted("versions", [versions(args, folder)]))
+        results.append(counted("binaries", [binaries(args, folder)]))
+    passed, failed = sum(p for p, _ in results), sum(f for _, f in results)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
