@@ -45,6 +45,7 @@ CLI::App* add_command(Context& context, CLI::App& parent, const std::string& nam
 
 void add_catalogue(Context& context);    // formats, encoders, archs, operations, families
 void add_plan(Context& context);         // plan, emit
+void add_export(Context& context);       // export
 void add_prewarm(Context& context);      // prewarm
 void add_tune(Context& context);         // tune
 void add_plot(Context& context);         // plot

@@ -69,6 +69,7 @@ int run(Context& context, int argc, char** argv) {
   app.set_version_flag("--version", TILEWRIGHT_VERSION_STRING);
   add_catalogue(context);
   add_plan(context);
+  add_export(context);
   add_prewarm(context);
   add_tune(context);
   add_plot(context);

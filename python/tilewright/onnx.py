@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from . import checkpoints, codec
 from ._errors import InvalidArgument, IoError, TilewrightError, TooLarge, Unsupported, must_be
+from .device import Device, device_count
 from .torch import QuantizedConv1d, QuantizedConv2d, QuantizedConv3d, QuantizedLinear, QuantizedWeight
 from .torch.checkpoints import check_rule, group_weight, q8_0_weight, row_weight
 
@@ -331,6 +332,8 @@ def export(
     path: Union[str, os.PathLike[str], None] = None,
     *,
     left: dict[str, str] | None = None,
+    plugin: bool = False,
+    target: str | None = None,
     **options: Any,
 ) -> Any:
     """torch.onnx.export() of a model whose QuantizedLinear layers keep their weights: int4_*, uint4_*, q4_0 and q8_0
@@ -342,6 +345,10 @@ def export(
     integers, ONNX Runtime does so in its own way (accuracy_level 4); else x is not quantized. options: of
     torch.onnx.export(). Needs the package onnxscript.
 
+    plugin: the layers, of any format and convolutions too, become nodes of Tilewright's plugins for TensorRT instead
+    (docs/use/tensorrt.md), which compute as the layers do. `target` is the GPU that engines are for ("sm_90a"; None: this
+    machine's).
+
     Raises Unsupported naming a convolution, or a layer whose format ONNX lacks. left: a dict that gets each such error
     by name, instead; those layers are exported in floats."""
     model = model if not isinstance(model, _LAYERS) else nn.Sequential(OrderedDict(linear=model))
@@ -349,7 +356,7 @@ def export(
     standins: dict[int, nn.Module] = {}
     for name, layer in own.items():
         if id(layer) not in standins:
-            standins[id(layer)] = _standin(layer, name, left)
+            standins[id(layer)] = _standin(layer, name, left, _target(target) if plugin else None)
     try:
         for name, layer in own.items():
             model.set_submodule(name, standins[id(layer)])
@@ -359,11 +366,22 @@ def export(
             model.set_submodule(name, layer)
     assert program is not None
     for node in program.model.graph:  # names are unique: the first call of a layer gets it
-        if node.op_type in ("MatMulNBits", "MatMul") and own.pop(name := _layer_of(node), None) is not None:
+        if node.op_type in _PRODUCTS and own.pop(name := _layer_of(node), None) is not None:
             node.name = name
     if path is not None:
         program.save(path)
     return program
+
+
+_PRODUCTS = ("MatMulNBits", "MatMul", "TilewrightGemm", "TilewrightConv")
+
+
+def _target(name: str | None) -> str:
+    if name is None:
+        if device_count() == 0:
+            raise InvalidArgument("target", "None", "must be named where no GPU is, such as sm_90a")
+        return Device(0).arch
+    return name
 
 
 _LAYERS = (QuantizedLinear, QuantizedConv1d, QuantizedConv2d, QuantizedConv3d)
@@ -377,8 +395,12 @@ def _layer_of(node: Any) -> str:
     return "" if value is None else value.name.rpartition(".")[0]
 
 
-def _standin(layer: Any, name: str, left: dict[str, str] | None) -> nn.Module:
+def _standin(layer: Any, name: str, left: dict[str, str] | None, target: str | None) -> nn.Module:
     try:
+        if target is not None:
+            from ._plugin_standin import plugin_standin
+
+            return plugin_standin(layer, target)
         if not isinstance(layer, QuantizedLinear):
             raise Unsupported(name, type(layer).__name__, "is not supported: no ONNX operator has its weight")
         return _Standin(layer)

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool.h"
 
+#include <iterator>
+#include <utility>
+
 using namespace cli_tool;
 
 namespace {
@@ -86,6 +89,48 @@ TEST_CASE("cli: plan and emit need no GPU") {
   const std::string folder = scratch() / "emitted";
   CHECK(tool(std::string("emit --arch sm_80 ") + kGemm + " --dir '" + folder + "'").code == 0);
   CHECK(fs::exists(folder + "/kernel.cu"));
+}
+
+TEST_CASE("cli: export writes kernels for programs that load them") {
+  const std::string folder = scratch() / "exported";
+  const Ran ran = tool(std::string("export --json --arch sm_90a,sm_80 ") + kGemm + " --dir '" + folder + "'");
+  if (ran.code == 4 && ran.err.find("nvrtc") != std::string::npos) {
+    WARN("no libnvrtc: " << ran.err);
+    return;
+  }
+  INFO(ran.err);
+  REQUIRE(ran.code == 0);
+  const Json all = ran.json();
+  REQUIRE(all.size() == 2);
+  for (const Json& target : all) {
+    const std::string where = folder + "/" + target["target"].get<std::string>() + "/";
+    CHECK(Json::parse(std::ifstream(where + "kernels.json")) == target);
+    const Json& problem = target["problems"][0];
+    const std::size_t kernels = problem["kernels"].size();
+    REQUIRE(kernels > 0);
+    for (const Json& kernel : problem["kernels"]) {
+      std::ifstream file(where + kernel["file"].get<std::string>(), std::ios::binary);
+      std::string image(std::istreambuf_iterator<char>(file), {});
+      CHECK(
+          image.starts_with("\x7f"
+                            "ELF"));
+      CHECK(image.find(kernel["entry"].get<std::string>()) != std::string::npos);
+      CHECK(kernel["threads"] > 0);
+    }
+    // Every number of rows has a kernel.
+    std::int64_t before = 0;
+    for (const Json& row : problem["rows"]) {
+      CHECK(row["kernel"] < kernels);
+      if (!row["up_to"].is_null()) CHECK(row["up_to"] > std::exchange(before, row["up_to"].get<std::int64_t>()));
+    }
+    CHECK(problem["rows"].back()["up_to"].is_null());
+    const Json& arguments = problem["arguments"];
+    CHECK(arguments["pointers"][0]["name"] == "x.data");
+    CHECK(arguments["rows_at"].is_number());
+    for (const Json& pointer : arguments["pointers"]) CHECK(pointer["offset"] < arguments["bytes"]);
+  }
+  refused(std::string("export --arch x86-64-v3 ") + kGemm + " --dir '" + folder + "'", 1,
+          "only GPUs' kernels are files");
 }
 
 TEST_CASE("cli: run by the plain reference says so, and checks") {

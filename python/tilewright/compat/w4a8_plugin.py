@@ -14,25 +14,32 @@ single precision. What differs from the repository's code, on purpose:
 * models_pytorch's W4A8Linear leaves activations as they are; this one quantizes them. Its blocks of 32 with float scales
   are NVFP4's finer ones here: block_size may be 16 or 32, and nothing depends on it. Weights stay in four bits, so there
   is nothing to cache (cache_dequantized), and no Triton to use (use_triton).
+* libtilewright_tensorrt has the TensorRT plugin W4A8GemmPlugin, whose inputs and fields are TurboPi's. plugin_weights()
+  makes its weights, and plugin_node() a node of an ONNX model (docs/use/tensorrt.md).
 * The functions that replace layers print nothing. replace_mlp_with_w4a8() takes any model: `which` says which layers
   belong to an MLP."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._errors import Unsupported
+from .. import codec, tensorrt
+from .._errors import InvalidArgument, Unsupported
 from ..torch import modules, replace
 
 __all__ = [
     "W4A8MLP",
+    "PluginWeights",
     "W4A8Linear",
     "W4A8LinearTriton",
     "W4A8MLPTriton",
+    "plugin_node",
+    "plugin_weights",
     "replace_mlp_with_w4a8",
     "replace_paligemma_mlp_with_w4a8",
     "replace_paligemma_mlp_with_w4a8_triton",
@@ -117,6 +124,64 @@ def replace_paligemma_mlp_with_w4a8(
 W4A8LinearTriton = W4A8Linear
 W4A8MLPTriton = W4A8MLP
 replace_paligemma_mlp_with_w4a8_triton = replace_paligemma_mlp_with_w4a8
+
+
+class PluginWeights(NamedTuple):
+    """Weights as W4A8GemmPlugin takes them: NumPy arrays of bytes, and the factor for the tensor, which the plugin's alpha is
+    to be multiplied by."""
+
+    packed: Any  # [in_features / 2, out_features]: the codes of two columns in a byte, the first one in the lower half
+    scale: Any  # [in_features / 16, out_features]: E4M3
+    alpha: float
+
+
+def plugin_weights(weight: modules.QuantizedLinear | Tensor) -> PluginWeights:
+    """weight: a W4A8Linear, whose codes these are; or floats [out_features, in_features], which become codes without a factor
+    for the tensor, as the plugin's helpers make them: a block of 16 below 0.006 vanishes. Raises InvalidArgument or
+    Unsupported naming what does not fit."""
+    if isinstance(weight, modules.QuantizedLinear):
+        if weight.weight.format != "nvfp4":
+            raise Unsupported("weight", weight.weight.format, "must be nvfp4")
+        n = weight.out_features
+        data, scales, factor = [stream.cpu().numpy() for stream in weight.weight.stored()]
+        alpha = float(factor.reshape(-1)[0])
+    else:
+        if weight.dim() != 2:
+            raise InvalidArgument("weight", f"shape {tuple(weight.shape)}", "must have two dimensions")
+        n = weight.shape[0]
+        encoded = codec.encode(weight.detach().float().cpu().numpy(), "nvfp4", global_scale=1.0)
+        data, scales, alpha = encoded.data, encoded.scales, 1.0
+    turned = [np.ascontiguousarray(part.reshape(n, -1).view(np.int8).T) for part in (data, scales)]
+    return PluginWeights(*turned, alpha)
+
+
+def plugin_node(
+    weight: modules.QuantizedLinear | Tensor,
+    input: str,
+    output: str,
+    *,
+    alpha: float = 1.0,
+    name: str = "",
+    **options: Any,
+) -> tuple[Any, list[Any]]:
+    """A node W4A8GemmPlugin without a bias, and its weights as constants of the ONNX model. options: target and binaries, as
+    of tilewright.tensorrt.w4a8(). Raises Unsupported if the layer has a bias, which the plugin lacks."""
+    from onnx import numpy_helper
+
+    if getattr(weight, "bias", None) is not None:
+        raise Unsupported(
+            "bias", "a bias", "is not supported by W4A8GemmPlugin; add it by a node Add, or use TilewrightGemm"
+        )
+    packed, scale, factor = plugin_weights(weight)
+    name = name or output
+    constants = [
+        numpy_helper.from_array(packed, f"{name}.weight_packed"),
+        numpy_helper.from_array(scale, f"{name}.weight_scale"),
+    ]
+    k, n = packed.shape[0] * 2, packed.shape[1]
+    inputs = [input, *(constant.name for constant in constants)]
+    more = {"alpha": alpha * factor, "constant_weights": True, "name": name}
+    return tensorrt.w4a8(k, n, inputs, output, **more, **options), constants
 
 
 def _check_block(block_size: int) -> None:
