@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/onnxruntime/kernels.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace tilewright::onnxruntime {
+namespace {
+
+thread_local const OrtKernelContext* g_context = nullptr;
+
+// Blocks are claimed one by one, so that a thread that the system delays, delays one block.
+struct Blocks {
+  const std::function<void(std::int64_t)>& body;
+  std::int64_t count;
+  std::atomic<std::int64_t> next{0};
+
+  static void compute(void* blocks, std::size_t) {
+    auto& all = *static_cast<Blocks*>(blocks);
+    for (std::int64_t i; (i = all.next.fetch_add(1, std::memory_order_relaxed)) < all.count;) all.body(i);
+  }
+};
+
+void on_session_threads(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+  static const std::int64_t most = std::max(1u, std::thread::hardware_concurrency());
+  Blocks blocks{body, count};
+  if (g_context && count > 1)
+    succeeded(g_api->KernelContext_ParallelFor(g_context, &Blocks::compute,
+                                               static_cast<std::size_t>(std::min(count, most)), 0, &blocks));
+  Blocks::compute(&blocks, 0);  // what is left if there are no threads
+}
+
+}  // namespace
+
+OnThreadsOf::OnThreadsOf(const OrtKernelContext* context) : before_(std::exchange(g_context, context)) {}
+OnThreadsOf::~OnThreadsOf() { g_context = before_; }
+
+void log(const OrtLogger* logger, OrtLoggingLevel level, const std::string& text) {
+  if (logger) succeeded(g_api->Logger_LogMessage(logger, level, text.c_str(), __FILE_NAME__, 0, "tilewright"));
+}
+
+Kernels::Kernels(const OrtLogger* logger) : logger_(logger) {
+  try {
+    Options options = Options::from_env();
+    if (!options.log) {
+      options.log_level = LogLevel::warning;
+      options.log = [logger](LogLevel, std::string_view text) {
+        onnxruntime::log(logger, ORT_LOGGING_LEVEL_WARNING, "tilewright: " + std::string(text));
+      };
+    }
+    engine_.emplace(std::move(options));
+    launches_ = Device::open_cpu({.parallel_for = on_session_threads});
+    loads_ = Device::open_cpu();
+  } catch (const std::exception& e) {
+    engine_.reset();
+    why_not_ = e.what();
+    onnxruntime::log(logger, ORT_LOGGING_LEVEL_WARNING, "tilewright: " + why_not_);
+  }
+}
+
+std::shared_ptr<const Product> Kernels::product(const Spec& spec) {
+  if (!engine_) throw Error(ErrorCode::unsupported, "Tilewright", "", "cannot be used: " + why_not_);
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<const Product>& found = products_[spec];
+  if (!found) found = std::make_shared<const Product>(*engine_, *launches_, *loads_, spec);
+  return found;
+}
+
+}  // namespace tilewright::onnxruntime

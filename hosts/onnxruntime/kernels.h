@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of an execution provider's factory: prepared once for each shape, launched on ONNX Runtime's threads.
+#pragma once
+
+#include <tilewright/engine.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "hosts/onnxruntime/ort.h"
+#include "hosts/onnxruntime/product.h"
+
+namespace tilewright::onnxruntime {
+
+// Thread-safe.
+class Kernels {
+ public:
+  // `logger` receives the library's warnings. A wrong option in the environment is one of them: then no kernel serves.
+  explicit Kernels(const OrtLogger* logger);
+
+  // Throws Error if no kernel but the reference computes it.
+  std::shared_ptr<const Product> product(const Spec& spec);
+
+ private:
+  const OrtLogger* logger_;
+  std::optional<Engine> engine_;
+  std::string why_not_;  // there is no engine
+  std::optional<Device> launches_, loads_;
+  std::mutex mutex_;
+  std::map<Spec, std::shared_ptr<const Product>> products_;
+};
+
+// While it lives, launches of this thread compute on the threads of the session that calls the kernel.
+class OnThreadsOf {
+ public:
+  explicit OnThreadsOf(const OrtKernelContext* context);
+  ~OnThreadsOf();
+  OnThreadsOf(const OnThreadsOf&) = delete;
+  OnThreadsOf& operator=(const OnThreadsOf&) = delete;
+
+ private:
+  const OrtKernelContext* before_;
+};
+
+void log(const OrtLogger* logger, OrtLoggingLevel level, const std::string& text);
+
+}  // namespace tilewright::onnxruntime

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/onnxruntime/ort.h"
+
+#include <functional>
+#include <new>
+#include <numeric>
+
+namespace tilewright::onnxruntime {
+namespace {
+
+ONNXTensorElementDataType element_type_of(const OrtTypeInfo* type) {
+  const OrtTensorTypeAndShapeInfo* info = nullptr;  // of `type`; null: no tensor
+  check(g_api->CastTypeInfoToTensorInfo(type, &info));
+  ONNXTensorElementDataType element = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
+  if (info) check(g_api->GetTensorElementType(info, &element));
+  return element;
+}
+
+}  // namespace
+
+void check(OrtStatus* status) {
+  if (!status) return;
+  const std::string text = g_api->GetErrorMessage(status);
+  g_api->ReleaseStatus(status);
+  throw Error(ErrorCode::driver_failed, "ONNX Runtime", "", "failed: " + text);
+}
+
+bool succeeded(OrtStatus* status) {
+  if (!status) return true;
+  g_api->ReleaseStatus(status);
+  return false;
+}
+
+OrtStatus* status_of_exception() noexcept {
+  try {
+    throw;
+  } catch (const Error& e) {
+    const OrtErrorCode code = e.code() == ErrorCode::invalid_argument ? ORT_INVALID_ARGUMENT
+                              : e.code() == ErrorCode::unsupported    ? ORT_NOT_IMPLEMENTED
+                                                                      : ORT_EP_FAIL;
+    return g_api->CreateStatus(code, e.what());
+  } catch (const std::bad_alloc&) {
+    return g_api->CreateStatus(ORT_EP_FAIL, "Tilewright needs more memory than the system gives");
+  } catch (const std::exception& e) {
+    return g_api->CreateStatus(ORT_EP_FAIL, e.what());
+  } catch (...) {
+    return g_api->CreateStatus(ORT_FAIL, "Tilewright failed for an unknown reason");
+  }
+}
+
+std::int64_t Tensor::elements() const {
+  return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+std::int64_t Tensor::rows() const {
+  return dims.empty() ? 1 : std::accumulate(dims.begin(), dims.end() - 1, std::int64_t{1}, std::multiplies<>());
+}
+
+Tensor tensor_of(const OrtValue* value) {
+  OrtTensorTypeAndShapeInfo* made = nullptr;
+  check(g_api->GetTensorTypeAndShape(value, &made));
+  const std::unique_ptr<OrtTensorTypeAndShapeInfo, void (*)(OrtTensorTypeAndShapeInfo*)> info(
+      made, [](OrtTensorTypeAndShapeInfo* i) { g_api->ReleaseTensorTypeAndShapeInfo(i); });
+  Tensor tensor;
+  std::size_t rank = 0;
+  check(g_api->GetTensorElementType(info.get(), &tensor.type));
+  check(g_api->GetDimensionsCount(info.get(), &rank));
+  tensor.dims.resize(rank);
+  check(g_api->GetDimensions(info.get(), tensor.dims.data(), rank));
+  void* data = nullptr;
+  check(g_api->GetTensorMutableData(const_cast<OrtValue*>(value), &data));
+  tensor.data = data;
+  return tensor;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& dims) {
+  std::string text = "[";
+  for (const std::int64_t d : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
+  return text + "]";
+}
+
+const char* float_format(ONNXTensorElementDataType type) {
+  switch (type) {
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT: return "f32";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16: return "f16";
+    case ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16: return "bf16";
+    default: return nullptr;
+  }
+}
+
+GraphNode::GraphNode(const OrtNode* node) : node_(node) {
+  std::size_t count = 0;
+  check(g_api->Node_GetNumInputs(node, &count));
+  inputs_.resize(count);
+  check(g_api->Node_GetInputs(node, inputs_.data(), count));
+}
+
+std::string GraphNode::name() const {
+  const char* name = nullptr;
+  check(g_api->Node_GetName(node_, &name));
+  return name;
+}
+
+std::optional<std::int64_t> GraphNode::integer(const char* attribute) const {
+  const OrtOpAttr* found = nullptr;
+  if (!succeeded(g_api->Node_GetAttributeByName(node_, attribute, &found)) || !found) return {};
+  std::int64_t value = 0;
+  std::size_t bytes = 0;
+  check(g_api->ReadOpAttr(found, ORT_OP_ATTR_INT, &value, sizeof value, &bytes));
+  return value;
+}
+
+bool GraphNode::has_input(std::size_t index) const { return index < inputs_.size() && inputs_[index]; }
+
+ONNXTensorElementDataType GraphNode::input_type(std::size_t index) const {
+  const OrtTypeInfo* type = nullptr;  // of the value
+  check(g_api->GetValueInfoTypeInfo(inputs_[index], &type));
+  return element_type_of(type);
+}
+
+std::optional<Tensor> GraphNode::constant(std::size_t index) const {
+  bool is_constant = false;
+  if (has_input(index)) check(g_api->ValueInfo_IsConstantInitializer(inputs_[index], &is_constant));
+  const OrtValue* value = nullptr;
+  if (is_constant) check(g_api->ValueInfo_GetInitializerValue(inputs_[index], &value));
+  if (!value) return {};
+  return tensor_of(value);
+}
+
+std::string KernelNode::name() const {
+  std::size_t size = 0;
+  check(g_api->KernelInfo_GetNodeName(info_, nullptr, &size));
+  std::string name(size, '\0');
+  check(g_api->KernelInfo_GetNodeName(info_, name.data(), &size));
+  name.resize(size ? size - 1 : 0);
+  return name;
+}
+
+std::optional<std::int64_t> KernelNode::integer(const char* attribute) const {
+  std::int64_t value = 0;
+  if (!succeeded(g_api->KernelInfoGetAttribute_int64(info_, attribute, &value))) return {};
+  return value;
+}
+
+bool KernelNode::has_input(std::size_t index) const {
+  std::size_t count = 0, size = 0;
+  check(g_api->KernelInfo_GetInputCount(info_, &count));
+  if (index >= count) return false;
+  check(g_api->KernelInfo_GetInputName(info_, index, nullptr, &size));
+  return size > 1;  // with the zero at its end
+}
+
+ONNXTensorElementDataType KernelNode::input_type(std::size_t index) const {
+  OrtTypeInfo* made = nullptr;
+  check(g_api->KernelInfo_GetInputTypeInfo(info_, index, &made));
+  const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> type(
+      made, [](OrtTypeInfo* t) { g_api->ReleaseTypeInfo(t); });
+  return element_type_of(type.get());
+}
+
+std::optional<Tensor> KernelNode::constant(std::size_t index) const {
+  if (!has_input(index)) return {};
+  int is_constant = 0;
+  const OrtValue* value = nullptr;
+  check(g_api->KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
+  if (!is_constant || !value) return {};
+  return tensor_of(value);
+}
+
+const OrtValue* input_of(const OrtKernelContext* context, std::size_t index) {
+  const OrtValue* value = nullptr;
+  check(g_api->KernelContext_GetInput(context, index, &value));
+  return value;
+}
+
+void* output_of(OrtKernelContext* context, std::size_t index, const std::vector<std::int64_t>& dims) {
+  OrtValue* value = nullptr;
+  check(g_api->KernelContext_GetOutput(context, index, dims.data(), dims.size(), &value));
+  void* data = nullptr;
+  check(g_api->GetTensorMutableData(value, &data));
+  return data;
+}
+
+}  // namespace tilewright::onnxruntime

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "hosts/onnxruntime/product.h"
+
+#include <tilewright/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+namespace tilewright::onnxruntime {
+namespace {
+
+Problem problem_of(const Spec& s) {
+  return Problem::parse("gemm x=" + (s.quantizes ? "q8_1" : s.floats) + " w=" + s.format + " y=" + s.floats + " m=1" +
+                        " n=" + std::to_string(s.n) + " k=" + std::to_string(s.k) +
+                        (s.bias ? " bias=" + s.floats : ""));
+}
+
+LayerOptions options_of(const Spec& s) {
+  LayerOptions options;
+  if (s.quantizes) options.x_from = Format::parse(s.floats);
+  return options;
+}
+
+// Memory that grows, one for each thread and use.
+class Scratch {
+ public:
+  std::byte* of(std::size_t bytes) {
+    if (bytes > bytes_) {
+      memory_.reset();
+      bytes_ = 0;
+      memory_ = allocate(bytes + bytes / 4);
+      bytes_ = bytes + bytes / 4;
+    }
+    return memory_.get();
+  }
+
+ private:
+  Bytes memory_;
+  std::size_t bytes_ = 0;
+};
+
+template <class Element>
+void gather(const std::vector<std::int32_t>& order, const std::byte* from, std::byte* to) {
+  const auto* x = reinterpret_cast<const Element*>(from);
+  auto* gathered = reinterpret_cast<Element*>(to);
+  for (std::size_t i = 0; i < order.size(); ++i)
+    gathered[i] = order[i] < 0 ? Element{0} : x[static_cast<std::size_t>(order[i])];
+}
+
+}  // namespace
+
+Bytes allocate(std::size_t bytes) {
+  Bytes memory(static_cast<std::byte*>(std::aligned_alloc(kAlign, aligned(std::max<std::size_t>(bytes, 1)))));
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+Product::Product(Engine& engine, const Device& launches, const Device& loads, const Spec& spec)
+    : spec_(spec),
+      engine_(&engine),
+      loads_(loads),
+      layer_(engine, problem_of(spec), launches, options_of(spec)),
+      scales_at_(aligned(layer_.weight_bytes(StreamName::data))) {
+  if (const std::string why = only_reference(layer_.problems().main, launches.arch()); !why.empty())
+    throw Error(ErrorCode::unsupported, "w", spec.format, "is not supported: " + why);
+}
+
+void Product::pack(Operand w, std::byte* to) const {
+  if (layer_.packed()) {
+    const Gemm& gemm = *layer_.problems().main.as<Gemm>();
+    engine_->pack(gemm, loads_, nullptr, w, {.data = to, .scales = to + scales_at_});
+    return;
+  }
+  std::memcpy(to, w.data, layer_.weight_bytes(StreamName::data));
+  if (w.scales) std::memcpy(to + scales_at_, w.scales, layer_.weight_bytes(StreamName::scales));
+}
+
+void Product::launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias,
+                     float alpha) const {
+  thread_local Scratch scratch;
+  GemmArgs args;
+  args.x.data = x;
+  args.w.data = packed;
+  args.w.scales = packed + scales_at_;
+  args.y = y;
+  args.m = m;
+  args.bias = spec_.bias ? bias : nullptr;
+  args.alpha = alpha;
+  const std::size_t bytes = layer_.scratch_bytes(m);
+  layer_.launch(nullptr, args, bytes ? scratch.of(bytes) : nullptr);
+}
+
+void Linear::compute(const void* x, std::int64_t m, void* y) const {
+  thread_local Scratch inputs, results;
+  if (m == 0 || n == 0) return;
+  const Spec& spec = product->spec();
+  const std::size_t element = Format::parse(spec.floats).bits_per_element() / 8;
+  const std::size_t from_row = static_cast<std::size_t>(k) * element, row = static_cast<std::size_t>(spec.k) * element;
+  const auto* from = static_cast<const std::byte*>(x);
+  if (row != from_row || !order.empty() || reinterpret_cast<std::uintptr_t>(x) % 16) {
+    std::byte* to = inputs.of(row * static_cast<std::size_t>(m));
+    for (std::int64_t i = 0; i < m; ++i, from += from_row, to += row)
+      if (order.empty()) {
+        std::memcpy(to, from, from_row);
+        std::memset(to + from_row, 0, row - from_row);
+      } else if (element == 4) {
+        gather<std::uint32_t>(order, from, to);
+      } else {
+        gather<std::uint16_t>(order, from, to);
+      }
+    x = inputs.of(0);
+  }
+  const bool direct = spec.n == n && reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
+  const std::size_t to_row = static_cast<std::size_t>(n) * element, wide = static_cast<std::size_t>(spec.n) * element;
+  std::byte* const sums = direct ? static_cast<std::byte*>(y) : results.of(wide * static_cast<std::size_t>(m));
+  product->launch(packed, x, m, sums, bias.data(), alpha);
+  if (!direct)
+    for (std::int64_t i = 0; i < m; ++i)
+      std::memcpy(static_cast<std::byte*>(y) + static_cast<std::size_t>(i) * to_row,
+                  sums + static_cast<std::size_t>(i) * wide, to_row);
+}
+
+}  // namespace tilewright::onnxruntime

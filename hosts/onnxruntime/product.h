@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of a model's activations and constant weights on this machine's CPU: y[m][n] = x[m][k] * w[n][k] + bias[n].
+// A Product serves one shape and is used by all nodes of that shape; a Linear is one node's, with its weights.
+#pragma once
+
+#include <tilewright/layer.h>
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tilewright::onnxruntime {
+
+inline constexpr std::size_t kAlign = 64;
+inline std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
+inline constexpr std::int64_t kPanelRows = 16;  // n is a multiple of
+
+struct Free {
+  void operator()(void* p) const { std::free(p); }
+};
+using Bytes = std::unique_ptr<std::byte, Free>;
+Bytes allocate(std::size_t bytes);  // aligned to kAlign
+
+struct Spec {
+  std::string format;         // of w
+  std::int64_t n = 0, k = 0;  // multiples of kPanelRows and of the format's block
+  std::string floats;         // the format of x, y and the bias
+  bool quantizes = false;     // x to 8 bits, in blocks of 32
+  bool bias = false;
+  auto operator<=>(const Spec&) const = default;
+};
+
+class Product {
+ public:
+  // Prepares the kernels for every m. Throws Error (unsupported) if no kernel but the reference computes it.
+  Product(Engine& engine, const Device& launches, const Device& loads, const Spec& spec);
+
+  const Spec& spec() const { return spec_; }
+  std::size_t packed_bytes() const { return scales_at_ + aligned(layer_.weight_bytes(StreamName::scales)); }
+  // `to`: packed_bytes(), aligned to kAlign.
+  void pack(Operand w, std::byte* to) const;
+  // Any thread. `alpha` multiplies the product, but not the bias.
+  void launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias, float alpha) const;
+
+ private:
+  Spec spec_;
+  Engine* engine_;
+  Device loads_;
+  Layer layer_;
+  std::size_t scales_at_;
+};
+
+// Of a node. Its sizes need not be those of the product.
+struct Linear {
+  std::shared_ptr<const Product> product;
+  std::int64_t n = 0, k = 0;
+  std::vector<std::int32_t> order;  // of the product's column i: the column of x, or -1; empty: the same, then zeros
+  float alpha = 1;
+  std::vector<std::byte> bias;  // as long as the product's n
+  const std::byte* packed = nullptr;
+
+  void compute(const void* x, std::int64_t m, void* y) const;  // any thread
+};
+
+}  // namespace tilewright::onnxruntime
