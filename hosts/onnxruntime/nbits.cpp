@@ -57,8 +57,7 @@ std::vector<std::int32_t> order_of(const NBits& w) {
       throw Error(ErrorCode::invalid_argument, "g_idx", std::to_string(group),
                   "is not one of the " + std::to_string(w.blocks) + " groups, counted from 0");
     std::int64_t& in_group = used[static_cast<std::size_t>(group)];
-    if (in_group == w.block)
-      refuse("g_idx", std::to_string(group), "is the group of more than block_size columns");
+    if (in_group == w.block) refuse("g_idx", std::to_string(group), "is the group of more than block_size columns");
     same &= group * w.block + in_group == i;
     order[static_cast<std::size_t>(group * w.block + in_group++)] = static_cast<std::int32_t>(i);
   }
@@ -98,8 +97,8 @@ int exponent_of(const NBits& w) {
 }  // namespace
 
 std::uint32_t NBits::code(std::int64_t row, std::int64_t column) const {
-  const auto* bytes = static_cast<const std::uint8_t*>(codes.data) +
-                      (row * blocks + column / block) * (block * bits / 8);
+  const auto* bytes =
+      static_cast<const std::uint8_t*>(codes.data) + (row * blocks + column / block) * (block * bits / 8);
   const std::int64_t bit = column % block * bits;
   return static_cast<std::uint32_t>(bytes[bit / 8] >> bit % 8) & ((1u << bits) - 1);
 }
@@ -113,10 +112,10 @@ float NBits::zero(std::int64_t row, std::int64_t b) const {
   }
   const Format format = Format::parse(float_format(zeros->type));
   float value = 0;
-  format.info().decode({.data = static_cast<const std::byte*>(zeros->data) +
-                                static_cast<std::size_t>(row * blocks + b) *
-                                    static_cast<std::size_t>(format.bits_per_element() / 8)},
-                       1, 1, &value);
+  format.info().decode(
+      {.data = static_cast<const std::byte*>(zeros->data) +
+               static_cast<std::size_t>(row * blocks + b) * static_cast<std::size_t>(format.bits_per_element() / 8)},
+      1, 1, &value);
   return value;
 }
 

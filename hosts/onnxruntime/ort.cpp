@@ -153,8 +153,8 @@ bool KernelNode::has_input(std::size_t index) const {
 ONNXTensorElementDataType KernelNode::input_type(std::size_t index) const {
   OrtTypeInfo* made = nullptr;
   check(g_api->KernelInfo_GetInputTypeInfo(info_, index, &made));
-  const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> type(
-      made, [](OrtTypeInfo* t) { g_api->ReleaseTypeInfo(t); });
+  const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> type(made,
+                                                                  [](OrtTypeInfo* t) { g_api->ReleaseTypeInfo(t); });
   return element_type_of(type.get());
 }
 

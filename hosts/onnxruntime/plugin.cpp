@@ -64,17 +64,20 @@ TILEWRIGHT_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* ba
                                                OrtEpFactory** factories, std::size_t most, std::size_t* number) {
   using namespace tilewright::onnxruntime;
   *number = 0;
-  g_api = base->GetApi(kOrtApi);
-  if (!g_api) {
+  const OrtApi* const api = base->GetApi(kOrtApi);
+  if (!api) {
     // Every version has its errors at the same place.
     const std::string text = "libtilewright_ort needs ONNX Runtime 1." + std::to_string(kOrtApi) +
-                             " or a later one, and this is " + base->GetVersionString() + "; install a newer onnxruntime";
+                             " or a later one, and this is " + base->GetVersionString() +
+                             "; install a newer onnxruntime";
     const OrtApi* const first = base->GetApi(1);
     return first ? first->CreateStatus(ORT_FAIL, text.c_str()) : nullptr;
   }
+  g_api = api;
   g_ep_api = g_api->GetEpApi();
   return guarded([&] {
-    if (most < 1) throw tilewright::Error(tilewright::ErrorCode::invalid_argument, "max_factories", "0", "must be at least 1");
+    if (most < 1)
+      throw tilewright::Error(tilewright::ErrorCode::invalid_argument, "max_factories", "0", "must be at least 1");
     factories[0] = new Factory(logger);
     *number = 1;
   });

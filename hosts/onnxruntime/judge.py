@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs models in ONNX Runtime with libtilewright_ort, and reports whether the results are right.
+
+    ./dev hosts onnxruntime [suite] [--quick]
+    ./dev hosts onnxruntime backend [--quick]
+    ./dev hosts onnxruntime speed [--rounds N] [--out FILE]
+    ./dev hosts onnxruntime own TESTS
+
+`suite`: random models. A model passes if each result lies within what rounding allows of its value in double precision.
+ONNX Runtime's CPU provider computes the same models; the table has the largest share of the bound that each used.
+Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then what can be wrong: another version of ONNX
+Runtime, models with wrong sizes, external data that is cut short, sessions from many threads, no libLLVM, a cache that
+cannot be written. --quick: a tenth of the models.
+`backend`: the tests of `onnx.backend.test`, with Tilewright before the CPU provider and with that alone. No test may
+fail only with Tilewright.
+`speed`: MatMulNBits of 4 bits beside ONNX Runtime's kernels (MLAS), in turns, with 2 threads.
+`own`: ONNX Runtime's tests in Python that need operations of ours, from the folder of its sources that has them
+(onnxruntime/test/python/quantization).
+
+Ends with 1 if a model or a test fails, or if none runs."""
+
+import argparse
+import collections
+import os
+import sys
+
+import numpy as np
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import models  # noqa: E402
+import session  # noqa: E402
+
+
+def share(results, case, index):
+    """The largest error, in parts of the bound."""
+    error = np.abs(results.astype("f8") - case.wanted[index])
+    if not np.all(np.isfinite(results.astype("f8"))):
+        return np.inf
+    return float(np.max(np.where(error == 0, 0, error / np.maximum(case.bounds[index], 1e-300))))
+
+
+def computed(case, tilewright):
+    """The results, and the nodes that Tilewright took; or the error."""
+    try:
+        opened = session.open_model(case.model, tilewright)
+        return [opened.run(None, feeds)[0] for feeds in case.feeds], session.taken(opened)
+    except Exception as error:
+        return error, []
+
+
+def judge_case(case):
+    """'passed', 'refused', 'neither' or why it failed, and the shares of the bound of both providers."""
+    (ours, taken), (theirs, _) = computed(case, True), computed(case, False)
+    if isinstance(ours, Exception):
+        if isinstance(theirs, Exception) and not case.ours:
+            return "neither", 0, 0
+        return f"failed: {ours}", 0, 0
+    if bool(taken) != case.ours:
+        return f"failed: Tilewright {'took' if taken else 'did not take'} it", 0, 0
+    shares = [max(share(result, case, i) for i, result in enumerate(each)) if isinstance(each, list) else 0 for each in (ours, theirs)]
+    if taken and shares[0] > 1:
+        return f"failed: {shares[0]:.3f} of the bound (ONNX Runtime: {shares[1]:.3f})", *shares
+    return ("passed" if taken else "refused"), *shares
+
+
+def suite(args):
+    counts, worst = collections.defaultdict(collections.Counter), collections.defaultdict(lambda: [0.0, 0.0])
+    for case in models.all_cases(args.quick):
+        outcome, *shares = judge_case(case)
+        counts[case.operation][outcome.partition(":")[0]] += 1
+        if outcome.startswith("failed"):
+            print(f"  {outcome}: {case.operation} {case.name}", flush=True)
+        elif outcome == "passed":
+            worst[case.operation] = [max(a, b) for a, b in zip(worst[case.operation], shares)]
+    print(f"{'operation':<34} {'passed':>7} {'failed':>7} {'refused':>8} {'neither':>8}  largest share of the bound: Tilewright, ONNX Runtime")
+    for name, count in counts.items():
+        print(f"{name:<34} {count['passed']:>7} {count['failed']:>7} {count['refused']:>8} {count['neither']:>8}  {worst[name][0]:.3f}, {worst[name][1]:.3f}")
+    failed = sum(c["failed"] for c in counts.values())
+    for name, good in session.troubles(args):
+        print(f"{name:<45} {'passed' if good is True else good}", flush=True)
+        failed += good is not True and not str(good).startswith("skipped")
+    return 1 if failed or not sum(c["passed"] for c in counts.values()) else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, run in (("suite", suite),):
+        command = commands.add_parser(name)
+        command.set_defaults(run=run)
+        command.add_argument("--plugin", required=True)
+        if name in ("suite", "backend"):
+            command.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    os.environ.setdefault("TILEWRIGHT_CACHE", os.path.join(os.path.dirname(os.path.abspath(args.plugin)), "cache.db"))
+    session.register(args.plugin)
+    sys.exit(args.run(args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random models of one node, with their results in double precision and how far rounding may take a result from them."""
+
+import dataclasses
+import math
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+
+TYPES = {"f32": (np.float32, onnx.TensorProto.FLOAT, 2.0**-24), "f16": (np.float16, onnx.TensorProto.FLOAT16, 2.0**-11)}
+HALF = 2.0**-11  # relative error of a number rounded to half precision
+
+
+@dataclasses.dataclass
+class Case:
+    operation: str
+    name: str
+    model: bytes
+    feeds: list  # of the graph's inputs
+    wanted: list  # the results in double precision
+    bounds: list  # the errors that are allowed; 0: none
+    ours: bool  # whether Tilewright takes it; else it is left to ONNX Runtime
+
+
+def model_of(nodes, inputs, outputs, constants, opset=21, extra=()):
+    """Bytes of a model. inputs, outputs: (name, type, shape)."""
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [onnx.helper.make_tensor_value_info(*each) for each in inputs],
+        [onnx.helper.make_tensor_value_info(*each) for each in outputs],
+        [c if isinstance(c, onnx.TensorProto) else onnx.numpy_helper.from_array(c[1], c[0]) for c in constants],
+    )
+    domains = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("com.microsoft", 1), *extra]
+    model = onnx.helper.make_model(graph, opset_imports=domains)
+    model.ir_version = 10
+    return model.SerializeToString()
+
+
+def packed_codes(codes, bits):
+    """[..., count] of codes as bytes, lowest bit first."""
+    per = 8 // bits
+    padded = np.zeros((*codes.shape[:-1], math.ceil(codes.shape[-1] / per) * per), np.uint8)
+    padded[..., : codes.shape[-1]] = codes
+    parts = padded.reshape(*padded.shape[:-1], -1, per)
+    return np.bitwise_or.reduce(parts << (np.arange(per, dtype=np.uint8) * bits), axis=-1).astype(np.uint8)
+
+
+def error_of_x(x, w, k):
+    """What quantizing x to 8 bits in blocks of 32 may add: half a step of a block, over the weights, and the scale's rounding."""
+    pad = -k % 32
+    blocks = np.pad(np.abs(x), ((0, 0), (0, pad))).reshape(len(x), -1, 32).max(-1)
+    weights = np.pad(np.abs(w), ((0, 0), (0, pad))).reshape(len(w), -1, 32).sum(-1)
+    return (blocks / 254 * (1 + 2 * HALF)) @ weights.T + np.abs(x) @ np.abs(w).T * HALF
+
+
+def matmul_nbits(rng, bits, block, zeros, level, floats, n, k, bias=False, groups=False, rows=(1, 5, 33), batch=False):
+    """zeros: "none", "codes" (packed), "middle" (codes that are all in the middle) or "floats"."""
+    dtype, kind, step = TYPES[floats]
+    blocks = -(-k // block)
+    codes = rng.integers(0, 2**bits, (n, blocks * block), dtype=np.uint8)
+    scales = (rng.random((n, blocks)) * 0.02 + 0.001).astype(dtype)
+    middle = 2 ** (bits - 1)
+    zero = np.full((n, blocks), middle, np.uint8) if zeros in ("none", "middle") else rng.integers(0, min(2**bits, 16), (n, blocks), dtype=np.uint8)
+    group = np.arange(k) // block
+    constants = [("w", packed_codes(codes.reshape(n, blocks, block), bits)), ("s", scales.reshape(-1))]
+    inputs = ["x", "w", "s", "", "", ""]
+    if zeros != "none":
+        inputs[3] = "z"
+        constants.append(("z", zero.astype(dtype) if zeros == "floats" else packed_codes(zero, bits).reshape(-1)))
+    if groups:
+        group = rng.permutation(group)
+        inputs[4] = "g"
+        constants.append(("g", group.astype(np.int32)))
+    shift = rng.standard_normal(n).astype(dtype) if bias else np.zeros(n, dtype)
+    if bias:
+        inputs[5] = "b"
+        constants.append(("b", shift))
+    while not inputs[-1]:
+        inputs.pop()
+    attributes = dict(K=k, N=n, bits=bits, block_size=block, accuracy_level=level)
+    node = onnx.helper.make_node("MatMulNBits", inputs, ["y"], domain="com.microsoft", **attributes)
+    shape = ["a", "b", k] if batch else ["m", k]
+    model = model_of([node], [("x", kind, shape)], [("y", kind, shape[:-1] + [n])], constants)
+
+    w = (codes[:, :k].astype("f8") - zero.astype("f8")[:, group]) * scales.astype("f8")[:, group]
+    feeds, wanted, bounds = [], [], []
+    for m in rows:
+        x = rng.standard_normal((m, k)).astype(dtype)
+        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ np.abs(w).T
+        bound = size * (k * 2.0**-23 + (HALF if floats == "f32" else 0)) + np.abs(exact) * step + 1e-6
+        if level == 4:
+            bound += error_of_x(x.astype("f8"), w, k)
+        to = (1, m, n) if batch else (m, n)
+        feeds.append({"x": x.reshape(*to[:-1], k)})
+        wanted.append(exact.reshape(to))
+        bounds.append(bound.reshape(to))
+    name = f"bits={bits} block={block} zeros={zeros} level={level} {floats} n={n} k={k}" + " bias" * bias + " g_idx" * groups + " batch" * batch
+    ours = block >= 32 and not (bits == 8 and zeros in ("codes", "floats"))
+    return Case("MatMulNBits", name, model, feeds, wanted, bounds, ours)
+
+
+def nbits_cases(quick):
+    rng = np.random.default_rng(1)
+    everything = [
+        (bits, block, zeros, level, floats)
+        for bits in (4, 8, 2)
+        for block in (32, 128, 16, 64, 256)
+        for zeros in ("none", "codes", "middle", "floats")
+        for level in (4, 0)
+        for floats in ("f32", "f16")
+    ]
+    shapes = [(64, 256), (48, 512), (70, 200), (16, 96), (33, 1030), (100, 32)]
+    for i, (bits, block, zeros, level, floats) in enumerate(everything[:: 11 if quick else 1]):
+        n, k = shapes[i % len(shapes)]
+        yield matmul_nbits(rng, bits, block, zeros, level, floats, n, k, bias=i % 3 == 0, batch=i % 5 == 0)
+    for block, bits in ((32, 4), (64, 8)):
+        yield matmul_nbits(rng, bits, block, "none", 0, "f32", 64, 320, groups=True)
+
+
+def all_cases(quick=False):
+    yield from nbits_cases(quick)
