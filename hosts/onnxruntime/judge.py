@@ -31,6 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
 import models  # noqa: E402
+import onnx_tests  # noqa: E402
 import session  # noqa: E402
 
 
@@ -85,10 +86,35 @@ def suite(args):
     return 1 if failed or not sum(c["passed"] for c in counts.values()) else 0
 
 
+def backend(args):
+    counts, failed, taken_types = collections.Counter(), 0, collections.Counter()
+    for case in onnx_tests.cases():
+        model, sets = onnx_tests.values_of(case)
+        if not sets or any(not isinstance(value, (np.ndarray, np.generic)) for pair in sets for side in pair for value in side):
+            counts["other types than tensors"] += 1
+            continue
+        for variant in ((model, sets), onnx_tests.with_constants(model, sets)):
+            if variant is None:
+                continue
+            ours, taken = onnx_tests.outcome(*variant, case, True)
+            theirs, _ = onnx_tests.outcome(*variant, case, False) if ours or taken else ("", [])
+            counts["run"] += 1
+            counts["passed" if not ours else "failed with both" if theirs else "failed"] += 1
+            counts["computed by Tilewright, at least in part"] += bool(taken)
+            taken_types.update(taken)
+            if ours and not theirs:
+                failed += 1
+                print(f"  failed: {case.name}: {ours[:300]}", flush=True)
+    for name, count in counts.items():
+        print(f"{name:<42} {count:>6}")
+    print("nodes of ours:", ", ".join(f"{name} {count}" for name, count in sorted(taken_types.items())) or "none")
+    return 1 if failed or not counts["passed"] else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, run in (("suite", suite),):
+    for name, run in (("suite", suite), ("backend", backend)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--plugin", required=True)
