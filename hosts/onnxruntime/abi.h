@@ -181,6 +181,8 @@ struct OrtApi {
   OrtStatus* (*Node_GetInputs)(const OrtNode*, const OrtValueInfo**, size_t);
   void* unused26[6];
   OrtStatus* (*Node_GetAttributeByName)(const OrtNode*, const char*, const OrtOpAttr**);
+  void* unused27[28];
+  bool (*TensorTypeAndShape_HasShape)(const OrtTensorTypeAndShapeInfo*);
 };
 
 struct OrtEpApi {

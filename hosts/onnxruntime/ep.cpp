@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hosts/onnxruntime/integers.h"
 #include "hosts/onnxruntime/matmul_nbits.h"
 
 namespace tilewright::onnxruntime {
@@ -12,6 +13,9 @@ namespace {
 
 using Elements = std::vector<ONNXTensorElementDataType>;
 const Elements kFloats = {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16};
+const Elements kBytes = {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8};
+
+constexpr int kNoEnd = 1 << 20;
 
 // An operation that has kernels.
 struct Operation {
@@ -29,6 +33,14 @@ struct Operation {
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
       {"com.microsoft", "MatMulNBits", 1, 1, {{"T1", kFloats}}, take_matmul_nbits, create_matmul_nbits},
+      {"", "MatMulInteger", 10, kNoEnd, {{"T1", kBytes}, {"T2", kBytes}}, take_matmul_integer, create_matmul_integer},
+      {"",
+       "QLinearMatMul",
+       10,
+       kNoEnd,
+       {{"T1", kBytes}, {"T2", kBytes}, {"T3", kBytes}},
+       take_qlinear_matmul,
+       create_qlinear_matmul},
   };
   return all;
 }

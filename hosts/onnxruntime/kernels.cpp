@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <functional>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -25,7 +24,12 @@ struct Blocks {
   }
 };
 
-void on_session_threads(std::int64_t count, const std::function<void(std::int64_t)>& body) {
+}  // namespace
+
+OnThreadsOf::OnThreadsOf(const OrtKernelContext* context) : before_(std::exchange(g_context, context)) {}
+OnThreadsOf::~OnThreadsOf() { g_context = before_; }
+
+void in_parallel(std::int64_t count, const std::function<void(std::int64_t)>& body) {
   static const std::int64_t most = std::max(1u, std::thread::hardware_concurrency());
   Blocks blocks{body, count};
   if (g_context && count > 1)
@@ -33,11 +37,6 @@ void on_session_threads(std::int64_t count, const std::function<void(std::int64_
                                                static_cast<std::size_t>(std::min(count, most)), 0, &blocks));
   Blocks::compute(&blocks, 0);  // what is left if there are no threads
 }
-
-}  // namespace
-
-OnThreadsOf::OnThreadsOf(const OrtKernelContext* context) : before_(std::exchange(g_context, context)) {}
-OnThreadsOf::~OnThreadsOf() { g_context = before_; }
 
 void log(const OrtLogger* logger, OrtLoggingLevel level, const std::string& text) {
   if (logger) succeeded(g_api->Logger_LogMessage(logger, level, text.c_str(), __FILE_NAME__, 0, "tilewright"));
@@ -53,7 +52,7 @@ Kernels::Kernels(const OrtLogger* logger) : logger_(logger) {
       };
     }
     engine_.emplace(std::move(options));
-    launches_ = Device::open_cpu({.parallel_for = on_session_threads});
+    launches_ = Device::open_cpu({.parallel_for = in_parallel});
     loads_ = Device::open_cpu();
   } catch (const std::exception& e) {
     engine_.reset();

@@ -4,6 +4,7 @@
 
 #include <tilewright/engine.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,6 +45,9 @@ class OnThreadsOf {
  private:
   const OrtKernelContext* before_;
 };
+
+// body(i) for each i from 0 to count - 1, on the threads of OnThreadsOf, or on this one.
+void in_parallel(std::int64_t count, const std::function<void(std::int64_t)>& body);
 
 void log(const OrtLogger* logger, OrtLoggingLevel level, const std::string& text);
 

@@ -120,5 +120,61 @@ def nbits_cases(quick):
         yield matmul_nbits(rng, bits, block, "none", 0, "f32", 64, 320, groups=True)
 
 
+def integers(rng, kind, shape):
+    low, high = (0, 256) if kind is np.uint8 else (-128, 128)
+    return rng.integers(low, high, shape).astype(kind)
+
+
+def element_type(kind):
+    return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+
+
+def matmul_integer(rng, a, b, zeros, n, k, rows=(1, 7, 40), k_name=None):
+    """zeros: "none", "tensor" or "columns" (of B)."""
+    w = integers(rng, b, (k, n))
+    constants, inputs = [("w", w)], ["x", "w"]
+    za = zb = 0
+    if zeros != "none":
+        za, zb = integers(rng, a, ()), integers(rng, b, () if zeros == "tensor" else (n,))
+        constants += [("za", za), ("zb", zb)]
+        inputs += ["za", "zb"]
+    node = onnx.helper.make_node("MatMulInteger", inputs, ["y"])
+    model = model_of([node], [("x", element_type(a), ["m", k])], [("y", onnx.TensorProto.INT32, ["m", n])], constants)
+    xs = [integers(rng, a, (m, k)) for m in rows]
+    wanted = [(x.astype("f8") - float(za)) @ (w.astype("f8") - np.asarray(zb, "f8")) for x in xs]
+    name = f"{np.dtype(a)} by {np.dtype(b)} zeros={zeros} n={n} k={k}"
+    return Case("MatMulInteger", name, model, [{"x": x} for x in xs], wanted, [np.zeros_like(y) for y in wanted], True)
+
+
+def qlinear_matmul(rng, a, b, y, columns, n, k, rows=(1, 7, 40)):
+    """columns: whether B has a scale and a zero point for each column. y may be off by a rounding to the other side."""
+    w, za, zb, zy = integers(rng, b, (k, n)), integers(rng, a, ()), integers(rng, b, (n,) if columns else ()), integers(rng, y, ())
+    sa, sy = np.float32(0.02), np.float32(0.02 * 0.01 * 60 * np.sqrt(k))
+    sb = (rng.random(n if columns else ()) * 0.01 + 0.005).astype("f4")
+    constants = [("sa", sa), ("za", za), ("w", w), ("sb", sb), ("zb", zb), ("sy", sy), ("zy", zy)]
+    node = onnx.helper.make_node("QLinearMatMul", ["x"] + [name for name, _ in constants], ["y"])
+    model = model_of([node], [("x", element_type(a), ["m", k])], [("y", element_type(y), ["m", n])], constants)
+    xs = [integers(rng, a, (m, k)) for m in rows]
+    info = np.iinfo(y)
+    scale = float(sa) * sb.astype("f8") / float(sy)
+    wanted = [np.clip(((x.astype("f8") - float(za)) @ (w.astype("f8") - zb.astype("f8"))) * scale + float(zy), info.min, info.max) for x in xs]
+    name = f"{np.dtype(a)} by {np.dtype(b)} to {np.dtype(y)} columns={columns} n={n} k={k}"
+    return Case("QLinearMatMul", name, model, [{"x": x} for x in xs], wanted, [np.full_like(v, 0.5001) for v in wanted], True)
+
+
+def integer_cases(quick):
+    rng = np.random.default_rng(2)
+    shapes = [(64, 256), (70, 100), (16, 32), (33, 1030), (1, 40), (300, 64)]
+    every = [(a, b, zeros) for a in (np.uint8, np.int8) for b in (np.int8, np.uint8) for zeros in ("none", "tensor", "columns")]
+    for i, (a, b, zeros) in enumerate(every[:: 5 if quick else 1]):
+        for n, k in shapes[: 1 + i % 2 if quick else None]:
+            yield matmul_integer(rng, a, b, zeros, n, k)
+    # ONNX Runtime's CPU provider has no other types of y than that of x.
+    for i, (a, b, columns) in enumerate((a, b, c) for a in (np.uint8, np.int8) for b in (np.int8, np.uint8) for c in (False, True)):
+        for n, k in shapes[i % 6 : i % 6 + 1] if quick else shapes:
+            yield qlinear_matmul(rng, a, b, a, columns, n, k)
+
+
 def all_cases(quick=False):
     yield from nbits_cases(quick)
+    yield from integer_cases(quick)

@@ -171,7 +171,7 @@ Storage storage_of(const NBits& w) {
   s.zeros = !middle;
   s.group = w.bits == 8 ? 32 : static_cast<int>(std::min<std::int64_t>(w.block, 128));
   s.format = w.bits == 8 ? "q8_0" : (middle ? "int4_g" : "uint4_g") + std::to_string(s.group);
-  s.rows = (w.n + kPanelRows - 1) / kPanelRows * kPanelRows;
+  s.rows = round_up(w.n, kPanelRows);
   s.cols = w.blocks * w.block;
   if (w.groups) s.order = order_of(w);
   s.exponent = exponent_of(w);

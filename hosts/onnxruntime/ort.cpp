@@ -16,6 +16,24 @@ ONNXTensorElementDataType element_type_of(const OrtTypeInfo* type) {
   return element;
 }
 
+std::optional<std::vector<std::int64_t>> shape_of(const OrtTypeInfo* type) {
+  const OrtTensorTypeAndShapeInfo* info = nullptr;
+  check(g_api->CastTypeInfoToTensorInfo(type, &info));
+  if (!info || !g_api->TensorTypeAndShape_HasShape(info)) return {};
+  std::size_t rank = 0;
+  check(g_api->GetDimensionsCount(info, &rank));
+  std::vector<std::int64_t> dims(rank);
+  check(g_api->GetDimensions(info, dims.data(), rank));
+  return dims;
+}
+
+using Type = std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)>;
+Type type_of(const OrtKernelInfo* info, std::size_t input) {
+  OrtTypeInfo* type = nullptr;
+  check(g_api->KernelInfo_GetInputTypeInfo(info, input, &type));
+  return {type, [](OrtTypeInfo* t) { g_api->ReleaseTypeInfo(t); }};
+}
+
 }  // namespace
 
 void check(OrtStatus* status) {
@@ -73,6 +91,12 @@ Tensor tensor_of(const OrtValue* value) {
   return tensor;
 }
 
+void must_have_columns(const char* name, const Tensor& tensor, std::int64_t columns) {
+  if (tensor.dims.empty() || tensor.dims.back() != columns)
+    throw Error(ErrorCode::invalid_argument, name, shape_text(tensor.dims),
+                "does not fit: its last dimension must be K, " + std::to_string(columns));
+}
+
 std::string shape_text(const std::vector<std::int64_t>& dims) {
   std::string text = "[";
   for (const std::int64_t d : dims) text += (text.size() > 1 ? ", " : "") + std::to_string(d);
@@ -118,6 +142,12 @@ ONNXTensorElementDataType GraphNode::input_type(std::size_t index) const {
   return element_type_of(type);
 }
 
+std::optional<std::vector<std::int64_t>> GraphNode::input_shape(std::size_t index) const {
+  const OrtTypeInfo* type = nullptr;
+  check(g_api->GetValueInfoTypeInfo(inputs_[index], &type));
+  return shape_of(type);
+}
+
 std::optional<Tensor> GraphNode::constant(std::size_t index) const {
   bool is_constant = false;
   if (has_input(index)) check(g_api->ValueInfo_IsConstantInitializer(inputs_[index], &is_constant));
@@ -151,11 +181,11 @@ bool KernelNode::has_input(std::size_t index) const {
 }
 
 ONNXTensorElementDataType KernelNode::input_type(std::size_t index) const {
-  OrtTypeInfo* made = nullptr;
-  check(g_api->KernelInfo_GetInputTypeInfo(info_, index, &made));
-  const std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)> type(made,
-                                                                  [](OrtTypeInfo* t) { g_api->ReleaseTypeInfo(t); });
-  return element_type_of(type.get());
+  return element_type_of(type_of(info_, index).get());
+}
+
+std::optional<std::vector<std::int64_t>> KernelNode::input_shape(std::size_t index) const {
+  return shape_of(type_of(info_, index).get());
 }
 
 std::optional<Tensor> KernelNode::constant(std::size_t index) const {

@@ -52,6 +52,9 @@ struct Tensor {
 Tensor tensor_of(const OrtValue* value);
 std::string shape_text(const std::vector<std::int64_t>& dims);  // "[2, 64]"
 
+// Throws Error (invalid_argument), which calls the tensor by this name, if its last dimension differs.
+void must_have_columns(const char* name, const Tensor& tensor, std::int64_t columns);
+
 // The library's name of a type of floats; null for other types.
 const char* float_format(ONNXTensorElementDataType type);
 
@@ -63,6 +66,8 @@ class Node {
   virtual std::optional<std::int64_t> integer(const char* attribute) const = 0;
   virtual bool has_input(std::size_t index) const = 0;
   virtual ONNXTensorElementDataType input_type(std::size_t index) const = 0;
+  // As far as it is known: -1 for a dimension that varies. None: not even the number of dimensions is known.
+  virtual std::optional<std::vector<std::int64_t>> input_shape(std::size_t index) const = 0;
   // None: the input is computed, or there is none.
   virtual std::optional<Tensor> constant(std::size_t index) const = 0;
 };
@@ -74,6 +79,7 @@ class GraphNode : public Node {
   std::optional<std::int64_t> integer(const char* attribute) const override;
   bool has_input(std::size_t index) const override;
   ONNXTensorElementDataType input_type(std::size_t index) const override;
+  std::optional<std::vector<std::int64_t>> input_shape(std::size_t index) const override;
   std::optional<Tensor> constant(std::size_t index) const override;
 
  private:
@@ -88,6 +94,7 @@ class KernelNode : public Node {
   std::optional<std::int64_t> integer(const char* attribute) const override;
   bool has_input(std::size_t index) const override;
   ONNXTensorElementDataType input_type(std::size_t index) const override;
+  std::optional<std::vector<std::int64_t>> input_shape(std::size_t index) const override;
   std::optional<Tensor> constant(std::size_t index) const override;
 
  private:

@@ -11,34 +11,19 @@ namespace tilewright::onnxruntime {
 namespace {
 
 Problem problem_of(const Spec& s) {
-  return Problem::parse("gemm x=" + (s.quantizes ? "q8_1" : s.floats) + " w=" + s.format + " y=" + s.floats + " m=1" +
-                        " n=" + std::to_string(s.n) + " k=" + std::to_string(s.k) +
-                        (s.bias ? " bias=" + s.floats : ""));
+  return Problem::parse("gemm x=" + s.x + " w=" + s.w + " y=" + s.y + " m=1 n=" + std::to_string(s.n) +
+                        " k=" + std::to_string(s.k) + (s.bias.empty() ? "" : " bias=" + s.bias));
 }
 
 LayerOptions options_of(const Spec& s) {
   LayerOptions options;
-  if (s.quantizes) options.x_from = Format::parse(s.floats);
+  if (!s.x_from.empty()) options.x_from = Format::parse(s.x_from);
   return options;
 }
 
-// Memory that grows, one for each thread and use.
-class Scratch {
- public:
-  std::byte* of(std::size_t bytes) {
-    if (bytes > bytes_) {
-      memory_.reset();
-      bytes_ = 0;
-      memory_ = allocate(bytes + bytes / 4);
-      bytes_ = bytes + bytes / 4;
-    }
-    return memory_.get();
-  }
-
- private:
-  Bytes memory_;
-  std::size_t bytes_ = 0;
-};
+std::int64_t bytes_of(const std::string& format) {
+  return static_cast<std::int64_t>(Format::parse(format).bits_per_element() / 8);
+}
 
 template <class Element>
 void gather(const std::vector<std::int32_t>& order, const std::byte* from, std::byte* to) {
@@ -50,10 +35,35 @@ void gather(const std::vector<std::int32_t>& order, const std::byte* from, std::
 
 }  // namespace
 
+std::int64_t Spec::x_bytes() const { return bytes_of(x_from.empty() ? x : x_from); }
+std::int64_t Spec::y_bytes() const { return bytes_of(y); }
+
+Spec float_spec(const std::string& floats, const std::string& w, bool quantizes, bool bias) {
+  return {.x = quantizes ? "q8_1" : floats,
+          .w = w,
+          .y = floats,
+          .x_from = quantizes ? floats : "",
+          .bias = bias ? floats : ""};
+}
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
 Bytes allocate(std::size_t bytes) {
   Bytes memory(static_cast<std::byte*>(std::aligned_alloc(kAlign, aligned(std::max<std::size_t>(bytes, 1)))));
   if (!memory) throw std::bad_alloc();
   return memory;
+}
+
+std::byte* Scratch::of(std::size_t bytes) {
+  if (bytes > bytes_) {
+    memory_.reset();
+    bytes_ = 0;
+    memory_ = allocate(bytes + bytes / 4);
+    bytes_ = bytes + bytes / 4;
+  }
+  return memory_.get();
 }
 
 Product::Product(Engine& engine, const Device& launches, const Device& loads, const Spec& spec)
@@ -63,7 +73,7 @@ Product::Product(Engine& engine, const Device& launches, const Device& loads, co
       layer_(engine, problem_of(spec), launches, options_of(spec)),
       scales_at_(aligned(layer_.weight_bytes(StreamName::data))) {
   if (const std::string why = only_reference(layer_.problems().main, launches.arch()); !why.empty())
-    throw Error(ErrorCode::unsupported, "w", spec.format, "is not supported: " + why);
+    throw Error(ErrorCode::unsupported, "w", spec.w, "is not supported: " + why);
 }
 
 void Product::pack(Operand w, std::byte* to) const {
@@ -85,17 +95,17 @@ void Product::launch(const std::byte* packed, const void* x, std::int64_t m, voi
   args.w.scales = packed + scales_at_;
   args.y = y;
   args.m = m;
-  args.bias = spec_.bias ? bias : nullptr;
+  args.bias = spec_.bias.empty() ? nullptr : bias;
   args.alpha = alpha;
   const std::size_t bytes = layer_.scratch_bytes(m);
   layer_.launch(nullptr, args, bytes ? scratch.of(bytes) : nullptr);
 }
 
-void Linear::compute(const void* x, std::int64_t m, void* y) const {
+void Linear::compute(const std::byte* packed, const void* x, std::int64_t m, void* y) const {
   thread_local Scratch inputs, results;
   if (m == 0 || n == 0) return;
   const Spec& spec = product->spec();
-  const std::size_t element = Format::parse(spec.floats).bits_per_element() / 8;
+  const auto element = static_cast<std::size_t>(spec.x_bytes()), result = static_cast<std::size_t>(spec.y_bytes());
   const std::size_t from_row = static_cast<std::size_t>(k) * element, row = static_cast<std::size_t>(spec.k) * element;
   const auto* from = static_cast<const std::byte*>(x);
   if (row != from_row || !order.empty() || reinterpret_cast<std::uintptr_t>(x) % 16) {
@@ -112,7 +122,7 @@ void Linear::compute(const void* x, std::int64_t m, void* y) const {
     x = inputs.of(0);
   }
   const bool direct = spec.n == n && reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
-  const std::size_t to_row = static_cast<std::size_t>(n) * element, wide = static_cast<std::size_t>(spec.n) * element;
+  const std::size_t to_row = static_cast<std::size_t>(n) * result, wide = static_cast<std::size_t>(spec.n) * result;
   std::byte* const sums = direct ? static_cast<std::byte*>(y) : results.of(wide * static_cast<std::size_t>(m));
   product->launch(packed, x, m, sums, bias.data(), alpha);
   if (!direct)

@@ -25,14 +25,29 @@ struct Free {
 using Bytes = std::unique_ptr<std::byte, Free>;
 Bytes allocate(std::size_t bytes);  // aligned to kAlign
 
-struct Spec {
-  std::string format;         // of w
-  std::int64_t n = 0, k = 0;  // multiples of kPanelRows and of the format's block
-  std::string floats;         // the format of x, y and the bias
-  bool quantizes = false;     // x to 8 bits, in blocks of 32
-  bool bias = false;
-  auto operator<=>(const Spec&) const = default;
+// Memory that grows.
+class Scratch {
+ public:
+  std::byte* of(std::size_t bytes);
+
+ private:
+  Bytes memory_;
+  std::size_t bytes_ = 0;
 };
+
+struct Spec {
+  std::string x, w, y;        // formats
+  std::int64_t n = 0, k = 0;  // multiples of kPanelRows and of the formats' blocks
+  std::string x_from;         // if launches quantize x: the format that they take
+  std::string bias;           // its format; empty: there is none
+  auto operator<=>(const Spec&) const = default;
+
+  std::int64_t x_bytes() const;  // of an element that a launch takes
+  std::int64_t y_bytes() const;
+};
+// Of floats by coded weights. quantizes: x to 8 bits, in blocks of 32.
+Spec float_spec(const std::string& floats, const std::string& w, bool quantizes, bool bias);
+std::int64_t round_up(std::int64_t value, std::int64_t multiple);
 
 class Product {
  public:
@@ -61,9 +76,8 @@ struct Linear {
   std::vector<std::int32_t> order;  // of the product's column i: the column of x, or -1; empty: the same, then zeros
   float alpha = 1;
   std::vector<std::byte> bias;  // as long as the product's n
-  const std::byte* packed = nullptr;
 
-  void compute(const void* x, std::int64_t m, void* y) const;  // any thread
+  void compute(const std::byte* packed, const void* x, std::int64_t m, void* y) const;  // any thread
 };
 
 }  // namespace tilewright::onnxruntime
