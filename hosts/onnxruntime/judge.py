@@ -4,7 +4,7 @@
 
     ./dev hosts onnxruntime [suite] [--quick]
     ./dev hosts onnxruntime backend [--quick]
-    ./dev hosts onnxruntime speed [--rounds N] [--out FILE]
+    ./dev hosts onnxruntime speed [--rounds N] [--threads N] [--only TEXT] [--out FILE]
     ./dev hosts onnxruntime own TESTS
 
 `suite`: random models. A model passes if each result lies within what rounding allows of its value in double precision.
@@ -14,7 +14,7 @@ Runtime, models with wrong sizes, external data that is cut short, sessions from
 cannot be written. --quick: a tenth of the models.
 `backend`: the tests of `onnx.backend.test`, with Tilewright before the CPU provider and with that alone. No test may
 fail only with Tilewright.
-`speed`: MatMulNBits of 4 bits beside ONNX Runtime's kernels (MLAS), in turns, with 2 threads.
+`speed`: products of large shapes beside ONNX Runtime's kernels (MLAS), in turns, with 2 threads.
 `own`: ONNX Runtime's tests in Python that need operations of ours, from the folder of its sources that has them
 (onnxruntime/test/python/quantization).
 
@@ -33,6 +33,7 @@ sys.path.insert(0, HERE)
 import models  # noqa: E402
 import onnx_tests  # noqa: E402
 import session  # noqa: E402
+import speed  # noqa: E402
 
 
 def share(results, case, index):
@@ -114,12 +115,17 @@ def backend(args):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, run in (("suite", suite), ("backend", backend)):
+    for name, run in (("suite", suite), ("backend", backend), ("speed", speed.run)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--plugin", required=True)
         if name in ("suite", "backend"):
             command.add_argument("--quick", action="store_true")
+        if name == "speed":
+            command.add_argument("--rounds", type=int, default=7)
+            command.add_argument("--threads", type=int, default=2)
+            command.add_argument("--only", help="operations whose name has this text")
+            command.add_argument("--out")
     args = parser.parse_args()
     os.environ.setdefault("TILEWRIGHT_CACHE", os.path.join(os.path.dirname(os.path.abspath(args.plugin)), "cache.db"))
     session.register(args.plugin)
