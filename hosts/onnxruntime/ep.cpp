@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/onnxruntime/ep.h"
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include "hosts/onnxruntime/dequantized.h"
 #include "hosts/onnxruntime/integers.h"
 #include "hosts/onnxruntime/matmul_nbits.h"
 
@@ -14,6 +16,17 @@ namespace {
 using Elements = std::vector<ONNXTensorElementDataType>;
 const Elements kFloats = {ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT, ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16};
 const Elements kBytes = {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8};
+
+// The name, in the provider's options, of products by dequantized weights.
+constexpr const char* kDequantize = "DequantizeLinear";
+
+template <class Body>
+void for_each_name(std::string_view names, const Body& body) {
+  for (std::size_t end; !names.empty(); names.remove_prefix(std::min(names.size(), end + 1))) {
+    end = std::min(names.find(','), names.size());
+    body(names.substr(0, end));
+  }
+}
 
 constexpr int kNoEnd = 1 << 20;
 
@@ -68,11 +81,9 @@ void add(OrtKernelRegistry* registry, const Operation& op, Kernels& kernels) {
 }
 
 const Operation* operation_of(const OrtNode* node) {
-  const char *type = nullptr, *domain = nullptr;
-  check(g_api->Node_GetOperatorType(node, &type));
-  check(g_api->Node_GetDomain(node, &domain));
+  const std::string type = GraphNode(node).type(), domain = GraphNode(node).domain();
   for (const Operation& op : operations())
-    if (std::string_view(type) == op.name && std::string_view(domain) == op.domain) return &op;
+    if (type == op.name && domain == op.domain) return &op;
   return nullptr;
 }
 
@@ -90,8 +101,22 @@ OrtKernelRegistry* make_registry(Kernels& kernels) {
   return made;
 }
 
-ExecutionProvider::ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* registry, const OrtLogger* logger)
-    : OrtEp{}, kernels_(&kernels), registry_(registry), logger_(logger) {
+Settings::Settings(const OrtSessionOptions* options)
+    : operations(session_entry(options, "ep.tilewrightexecutionprovider.operations")),
+      quantizes(session_entry(options, "session.qdq_matmulnbits_accuracy_level") == "4") {
+  if (!operations || *operations == "all") return;
+  std::string known = kDequantize;
+  for (const Operation& op : onnxruntime::operations()) known += std::string(", ") + op.name;
+  for_each_name(*operations, [&](std::string_view name) {
+    if ((", " + known + ", ").find(", " + std::string(name) + ", ") == std::string::npos)
+      throw Error(ErrorCode::invalid_argument, "operations", std::string(name),
+                  "is not an operation of this provider; use all, or some of " + known);
+  });
+}
+
+ExecutionProvider::ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* registry, const Settings& settings,
+                                     const OrtLogger* logger)
+    : OrtEp{}, kernels_(&kernels), registry_(registry), settings_(settings), logger_(logger) {
   ort_version_supported = kOrtApi;
   GetName = [](const OrtEp*) noexcept { return kName; };
   GetCapability = [](OrtEp* self, const OrtGraph* graph, OrtEpGraphSupportInfo* support) noexcept {
@@ -101,28 +126,52 @@ ExecutionProvider::ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* 
     *registry = static_cast<ExecutionProvider*>(self)->registry_;
     return nullptr;
   };
+  Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode**, std::size_t count, OrtNodeComputeInfo** made,
+               OrtNode**) noexcept {
+    return guarded([&] {
+      auto& ep = *static_cast<ExecutionProvider*>(self);
+      std::fill_n(made, count, nullptr);
+      for (std::size_t i = 0; i < count; ++i)
+        made[i] = compile_dequantized(*ep.kernels_, graphs[i], ep.settings_.quantizes);
+    });
+  };
+  ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) release_dequantized(infos[i]);
+  };
+}
+
+bool ExecutionProvider::wants(const std::string& operation) const {
+  if (!settings_.operations) return !kernels_->slower(operation);
+  bool named = *settings_.operations == "all";
+  for_each_name(*settings_.operations, [&](std::string_view name) { named |= name == operation; });
+  return named;
 }
 
 void ExecutionProvider::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
-  std::size_t count = 0;
-  check(g_api->Graph_GetNumNodes(graph, &count));
-  std::vector<const OrtNode*> nodes(count);
-  check(g_api->Graph_GetNodes(graph, nodes.data(), count));
-  for (const OrtNode* node : nodes) {
-    const Operation* op = operation_of(node);
-    if (!op) continue;
-    try {
-      const OrtKernelDef* kernel = nullptr;  // null: another type, or another EP has the node
-      check(g_ep_api->EpGraphSupportInfo_LookUpKernel(support, node, &kernel));
-      if (!kernel) continue;
-      op->take(*kernels_, GraphNode(node));
+  for (const OrtNode* node : nodes_of(graph)) try {
+      claim(node, support);
     } catch (const Error& e) {
       log(logger_, ORT_LOGGING_LEVEL_INFO,
-          "tilewright: node '" + GraphNode(node).name() + "' of " + op->name + " is left to ONNX Runtime: " + e.what());
-      continue;
+          "tilewright: node '" + GraphNode(node).name() + "' of " + GraphNode(node).type() +
+              " is left to ONNX Runtime: " + e.what());
     }
-    check(g_ep_api->EpGraphSupportInfo_AddSingleNode(support, node));
+}
+
+void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* support) {
+  if (const Operation* op = operation_of(node)) {
+    const OrtKernelDef* kernel = nullptr;  // null: another type, or another provider has the node
+    check(g_ep_api->EpGraphSupportInfo_LookUpKernel(support, node, &kernel));
+    if (!kernel) return;
+    if (!wants(op->name))
+      throw Error(ErrorCode::unsupported, "operations", "",
+                  "leaves it out: ONNX Runtime is faster on this CPU, or the option names others");
+    op->take(*kernels_, GraphNode(node));
+    return check(g_ep_api->EpGraphSupportInfo_AddSingleNode(support, node));
   }
+  if (!wants(kDequantize)) return;
+  const std::vector<const OrtNode*> fused = take_dequantized(*kernels_, node, settings_.quantizes);
+  const OrtNodeFusionOptions options{kOrtApi, true};
+  if (!fused.empty()) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, fused.data(), fused.size(), &options));
 }
 
 }  // namespace tilewright::onnxruntime

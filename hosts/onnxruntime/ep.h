@@ -6,17 +6,31 @@
 
 namespace tilewright::onnxruntime {
 
+// What a session asks for.
+struct Settings {
+  // Provider option `operations`: "all", or the names of the operations to compute, separated by commas. Unset: all
+  // but those that ONNX Runtime computes faster on this CPU.
+  std::optional<std::string> operations;
+  bool quantizes = false;  // the x of products by dequantized weights; ONNX Runtime has an option for it
+
+  explicit Settings(const OrtSessionOptions* options);
+};
+
 class ExecutionProvider : public OrtEp {
  public:
   // `registry`: of the kernels, which the factory owns.
-  ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* registry, const OrtLogger* logger);
+  ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* registry, const Settings& settings,
+                    const OrtLogger* logger);
 
  private:
   // Claims the nodes of the graph that our kernels compute.
   void claim(const OrtGraph* graph, OrtEpGraphSupportInfo* support);
+  void claim(const OrtNode* node, OrtEpGraphSupportInfo* support);
+  bool wants(const std::string& operation) const;
 
   Kernels* kernels_;
   const OrtKernelRegistry* registry_;
+  Settings settings_;
   const OrtLogger* logger_;
 };
 

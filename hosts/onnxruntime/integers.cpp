@@ -36,7 +36,8 @@ struct Weights {
 
 Weights read_weights(const Node& node, std::size_t input) {
   const std::optional<Tensor> w = node.constant(input);
-  if (!w) throw Error(ErrorCode::unsupported, "B", "", "is not constant, so it cannot be packed when the model is loaded");
+  if (!w)
+    throw Error(ErrorCode::unsupported, "B", "", "is not constant, so it cannot be packed when the model is loaded");
   if (w->dims.size() != 2 || w->dims[0] < 1 || w->dims[1] < 1)
     throw Error(ErrorCode::unsupported, "B", shape_text(w->dims), "is not a matrix");
   return {.n = w->dims[1], .k = w->dims[0], .tensor = *w};
@@ -53,7 +54,8 @@ std::shared_ptr<const Product> product_of(Kernels& kernels, const Weights& w) {
 }
 
 // An input that has `counts` elements, as far as the graph says.
-void must_have_elements(const Node& node, std::size_t input, const char* name, std::initializer_list<std::int64_t> counts) {
+void must_have_elements(const Node& node, std::size_t input, const char* name,
+                        std::initializer_list<std::int64_t> counts) {
   if (!node.has_input(input)) return;
   const std::optional<std::vector<std::int64_t>> shape = node.input_shape(input);
   const bool known = shape && std::all_of(shape->begin(), shape->end(), [](std::int64_t d) { return d >= 0; });
@@ -118,7 +120,8 @@ void IntegerKernel::multiply(const Tensor& a, std::int32_t zero, const Tensor* w
   if (m == 0) return;
   const auto* from = static_cast<const std::int8_t*>(a.data);
   const bool direct = excess(a.type) == 0 && spec.k == k && reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
-  auto* const copies = direct ? nullptr : reinterpret_cast<std::int8_t*>(inputs.of(static_cast<std::size_t>(m * spec.k)));
+  auto* const copies =
+      direct ? nullptr : reinterpret_cast<std::int8_t*>(inputs.of(static_cast<std::size_t>(m * spec.k)));
   const auto flip = static_cast<std::int8_t>(excess(a.type));
   if (!direct)
     in_parallel((m + kRowsOfABlock - 1) / kRowsOfABlock, [&](std::int64_t block) {
@@ -132,9 +135,11 @@ void IntegerKernel::multiply(const Tensor& a, std::int32_t zero, const Tensor* w
 
   const std::int32_t za = zero - excess(a.type);
   const auto weight_zero = [&](std::int64_t j) {
-    return wz ? element(*wz, wz->elements() == 1 ? 0 : j) - excess(weights_.tensor.type) : -excess(weights_.tensor.type);
+    return wz ? element(*wz, wz->elements() == 1 ? 0 : j) - excess(weights_.tensor.type)
+              : -excess(weights_.tensor.type);
   };
-  auto* const bias = reinterpret_cast<std::int32_t*>(biases.of(static_cast<std::size_t>(spec.n) * sizeof(std::int32_t)));
+  auto* const bias =
+      reinterpret_cast<std::int32_t*>(biases.of(static_cast<std::size_t>(spec.n) * sizeof(std::int32_t)));
   bool zeros = false;
   for (std::int64_t j = 0; j < spec.n; ++j) {
     const std::int32_t zw = j < weights_.n ? weight_zero(j) : 0;
@@ -183,8 +188,8 @@ class MatMulInteger : public IntegerKernel {
 // ---- QLinearMatMul(a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point)
 
 template <class Y>
-void requantize(const std::int32_t* sums, const float* scales, std::int64_t scale_step, std::int64_t n, std::int32_t zero,
-                Y* y) {
+void requantize(const std::int32_t* sums, const float* scales, std::int64_t scale_step, std::int64_t n,
+                std::int32_t zero, Y* y) {
   const auto least = static_cast<float>(std::numeric_limits<Y>::min() - zero);
   const auto most = static_cast<float>(std::numeric_limits<Y>::max() - zero);
   constexpr float kInteger = 12582912.0f;  // 1.5 * 2^23: added to a small number, it rounds it to an integer

@@ -47,7 +47,7 @@ def share(results, case, index):
 def computed(case, tilewright):
     """The results, and the nodes that Tilewright took; or the error."""
     try:
-        opened = session.open_model(case.model, tilewright)
+        opened = session.open_model(case.model, tilewright, **case.entries)
         return [opened.run(None, feeds)[0] for feeds in case.feeds], session.taken(opened)
     except Exception as error:
         return error, []

@@ -61,6 +61,12 @@ Kernels::Kernels(const OrtLogger* logger) : logger_(logger) {
   }
 }
 
+// MLAS sums bytes in AMX tiles over the whole of k.
+bool Kernels::slower(const std::string& operation) const {
+  return launches_ && std::string_view(launches_->arch().name).find("amx") != std::string_view::npos &&
+         (operation == "MatMulInteger" || operation == "QLinearMatMul");
+}
+
 std::shared_ptr<const Product> Kernels::product(const Spec& spec) {
   if (!engine_) throw Error(ErrorCode::unsupported, "Tilewright", "", "cannot be used: " + why_not_);
   const std::lock_guard lock(mutex_);

@@ -24,6 +24,8 @@ class Kernels {
 
   // Throws Error if no kernel but the reference computes it.
   std::shared_ptr<const Product> product(const Spec& spec);
+  // Whether ONNX Runtime computes an operation faster on this CPU (docs/use/onnxruntime.md has the measurements).
+  bool slower(const std::string& operation) const;
 
  private:
   const OrtLogger* logger_;

@@ -12,19 +12,13 @@ namespace {
 
 enum Input { kX, kCodes, kScales, kZeros, kGroups, kBias };
 
-std::shared_ptr<const Product> product_of(Kernels& kernels, const NBits& w, const Storage& s) {
-  Spec spec = float_spec(float_format(w.type), s.format, w.quantizes, w.bias.has_value());
-  spec.n = s.rows, spec.k = s.cols;
-  return kernels.product(spec);
-}
-
 class MatMulNBits : public PackedKernel {
  public:
   MatMulNBits(Kernels& kernels, const OrtKernelInfo* info)
       : PackedKernel(kCodes, {kScales, kZeros, kGroups}),
         weights_(read_nbits(KernelNode(info))),
         storage_(storage_of(weights_)),
-        linear_{.product = product_of(kernels, weights_, storage_),
+        linear_{.product = kernels.product(spec_of(weights_, storage_)),
                 .n = weights_.n,
                 .k = weights_.k,
                 .order = storage_.order,
@@ -61,7 +55,7 @@ class MatMulNBits : public PackedKernel {
 
 void take_matmul_nbits(Kernels& kernels, const Node& node) {
   const NBits w = read_nbits(node);
-  product_of(kernels, w, storage_of(w));
+  kernels.product(spec_of(w, storage_of(w)));
 }
 
 OrtStatus* create_matmul_nbits(void* kernels, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {

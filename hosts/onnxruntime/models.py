@@ -22,6 +22,7 @@ class Case:
     wanted: list  # the results in double precision
     bounds: list  # the errors that are allowed; 0: none
     ours: bool  # whether Tilewright takes it; else it is left to ONNX Runtime
+    entries: dict = dataclasses.field(default_factory=dict)  # of the session
 
 
 def model_of(nodes, inputs, outputs, constants, opset=21, extra=()):
@@ -175,6 +176,109 @@ def integer_cases(quick):
             yield qlinear_matmul(rng, a, b, a, columns, n, k)
 
 
+# Types of dequantized weights: the type in ONNX, bits, the least value, the values' number.
+QUANTIZED = {
+    "int4": (onnx.TensorProto.INT4, 4, -8, 16),
+    "uint4": (onnx.TensorProto.UINT4, 4, 0, 16),
+    "int8": (onnx.TensorProto.INT8, 8, -128, 256),
+    "uint8": (onnx.TensorProto.UINT8, 8, 0, 256),
+    "e4m3": (onnx.TensorProto.FLOAT8E4M3FN, 8, 0, 256),
+}
+
+
+def quantized_tensor(name, kind, values):
+    """A constant of such a type; `values`: integers, or of e4m3 their bytes."""
+    proto, bits, low, _ = QUANTIZED[kind]
+    raw = (values & (2**bits - 1)).astype(np.uint8)
+    return onnx.helper.make_tensor(name, proto, values.shape, packed_codes(raw.reshape(-1), bits).tobytes(), raw=True)
+
+
+def decoded_e4m3(codes):
+    exponent, mantissa = (codes >> 3) & 15, codes & 7
+    size = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
+    return np.where(codes & 128, -size, size)
+
+
+def dequantized(rng, kind, block, zeros, floats, level, gemm, n, k, rows=(1, 5, 33)):
+    """block: of the weights; 0: a scale for each output feature; -1: one for all. gemm: w is [n, k], and there is a bias."""
+    dtype, float_kind, step = TYPES[floats]
+    _, bits, low, count = QUANTIZED[kind]
+    values = rng.integers(low, low + count, (k, n))
+    if kind == "e4m3":
+        values[(values & 127) == 127] = 0  # no NaN
+    blocks = -(-k // block) if block > 0 else 1
+    scales = (rng.random((blocks, n)) * 0.02 + 0.001).astype(dtype)
+    if block < 0:
+        scales[:] = scales[0, 0]
+    middle = low + count // 2
+    zero = np.zeros((blocks, n), int)
+    if zeros == "middle":
+        zero[:] = middle
+    elif zeros == "codes":
+        zero = rng.integers(low, low + count, (blocks, n))
+    if block < 0:
+        zero[:] = zero[0, 0]
+    number = decoded_e4m3(values) if kind == "e4m3" else values.astype("f8")
+    repeat = np.minimum(np.arange(k) // (block if block > 0 else k), blocks - 1)
+    w = ((number - zero[repeat]) * scales.astype("f8")[repeat]).T
+
+    def stored(parameter):
+        return parameter[0, 0] if block < 0 else parameter[0] if block == 0 else parameter.T if gemm else parameter
+
+    constants = [quantized_tensor("w", kind, values.T if gemm else values), ("s", np.ascontiguousarray(stored(scales)))]
+    inputs = ["w", "s"]
+    if zeros != "none":
+        constants.append(quantized_tensor("z", kind, np.ascontiguousarray(stored(zero))))
+        inputs.append("z")
+    attributes = dict(axis=1 if gemm else 0, block_size=block) if block > 0 else dict(axis=0 if gemm else 1)
+    nodes = [onnx.helper.make_node("DequantizeLinear", inputs, ["f"], **attributes)]
+    shift = np.zeros(n, dtype)
+    if gemm:
+        shift = rng.standard_normal(n).astype(dtype)
+        constants.append(("b", shift))
+        nodes.append(onnx.helper.make_node("Gemm", ["x", "f", "b"], ["y"], transB=1))
+    else:
+        nodes.append(onnx.helper.make_node("MatMul", ["x", "f"], ["y"]))
+    model = model_of(nodes, [("x", float_kind, ["m", k])], [("y", float_kind, ["m", n])], constants)
+    feeds, wanted, bounds = [], [], []
+    for m in rows:
+        x = rng.standard_normal((m, k)).astype(dtype)
+        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ np.abs(w).T
+        # ONNX Runtime rounds the dequantized weights of float16, and so is allowed to.
+        bound = size * (k * 2.0**-23 + HALF) + np.abs(exact) * step + 1e-6
+        if level == 4:
+            bound += error_of_x(x.astype("f8"), w, k)
+        feeds.append({"x": x})
+        wanted.append(exact)
+        bounds.append(bound)
+    symmetric = zeros == "middle" or kind.startswith("int") and zeros == "none"
+    ours = symmetric or bits == 4
+    if kind == "e4m3":
+        ours = block <= 0 or k <= block
+    if 0 < block < 32:
+        ours = False
+    name = f"{kind} block={block} zeros={zeros} {floats} level={level} {'Gemm' if gemm else 'MatMul'} n={n} k={k}"
+    entries = {"session__qdq_matmulnbits_accuracy_level": str(level)}
+    return Case("DequantizeLinear and its product", name, model, feeds, wanted, bounds, ours, entries)
+
+
+def dequantized_cases(quick):
+    rng = np.random.default_rng(4)
+    every = [
+        (kind, block, zeros, floats, level, gemm)
+        for kind in QUANTIZED
+        for block in (32, 0, -1, 16, 128)
+        for zeros in (("none",) if kind == "e4m3" else ("none", "codes", "middle"))
+        for floats in ("f32", "f16")
+        for level in (0, 4)
+        for gemm in (False, True)
+    ]
+    shapes = [(64, 256), (48, 512), (70, 200), (16, 96), (33, 1030), (100, 32)]
+    for i, each in enumerate(every[:: 13 if quick else 1]):
+        yield dequantized(rng, *each, *shapes[i % len(shapes)])
+
+
 def all_cases(quick=False):
     yield from nbits_cases(quick)
     yield from integer_cases(quick)
+    yield from dequantized_cases(quick)

@@ -79,7 +79,7 @@ bool symmetric(const NBits& w) {
 }
 
 // A power of two by which the scales are divided, so that halves hold them; 0 if they do already.
-int exponent_of(const NBits& w) {
+int exponent_of(const NBits& w, bool floats) {
   float largest = 0, least = kLargestHalf;
   for (const float scale : floats_of(w.scales)) {
     if (!std::isfinite(scale)) refuse("scales", std::to_string(scale), "is not finite");
@@ -87,11 +87,31 @@ int exponent_of(const NBits& w) {
     largest = std::max(largest, size);
     if (size != 0) least = std::min(least, size);
   }
-  if (largest <= kLargestHalf / 2 && least >= kLeastNormalHalf) return 0;
+  if (floats || (largest <= kLargestHalf / 2 && least >= kLeastNormalHalf)) return 0;
   const int exponent = std::ilogb(largest) - 14;
   if (std::scalbn(least, -exponent) < kLeastNormalHalf)
     refuse("scales", std::to_string(least), "is too small beside the largest scale: half precision cannot hold both");
   return exponent;
+}
+
+// The stream of scales; of formats that have them among the codes, these scales one after the other.
+std::vector<std::byte> scales_of(const NBits& w, const Storage& s) {
+  const std::vector<float> scales = floats_of(w.scales);
+  const std::int64_t groups = s.by_rows ? 1 : s.cols / s.group, repeat = s.by_rows ? 1 : w.block / s.group;
+  std::vector<float> records;  // a scale, and the zero point if the format has them
+  records.reserve(static_cast<std::size_t>(s.rows * groups * (s.zeros ? 2 : 1)));
+  for (std::int64_t row = 0; row < s.rows; ++row)
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::int64_t b = g / repeat;
+      const bool exists = row < w.n;
+      records.push_back(exists ? std::scalbn(scales[static_cast<std::size_t>(row * w.blocks + b)], -s.exponent) : 0);
+      if (s.zeros) records.push_back(exists ? w.zero(row, b) : 0);
+    }
+  std::vector<std::byte> stored(records.size() * (s.by_rows ? 4 : 2));
+  Format::parse(s.by_rows ? "f32" : "f16")
+      .info()
+      .encode(records.data(), 1, std::ssize(records), {.data = stored.data()}, 0);
+  return stored;
 }
 
 }  // namespace
@@ -169,63 +189,56 @@ Storage storage_of(const NBits& w) {
   if (w.bits == 8 && !middle)
     refuse("zero_points", "", "are not all 128, and no format of 8 bits has zero points in blocks");
   s.zeros = !middle;
-  s.group = w.bits == 8 ? 32 : static_cast<int>(std::min<std::int64_t>(w.block, 128));
-  s.format = w.bits == 8 ? "q8_0" : (middle ? "int4_g" : "uint4_g") + std::to_string(s.group);
+  s.by_rows = w.blocks == 1 && middle && w.bits != 2;
+  s.group = s.by_rows ? 32 : w.bits == 8 ? 32 : static_cast<int>(std::min<std::int64_t>(w.block, 128));
+  if (s.by_rows)
+    s.format = w.fp8 ? "e4m3_row" : w.bits == 8 ? "int8_row" : "int4_row";
+  else if (w.fp8)
+    refuse("scales", shape_text(w.scales.dims), "are more than one for a row, and no format of FP8 has such blocks");
+  else
+    s.format = w.bits == 8 ? "q8_0" : (middle ? "int4_g" : "uint4_g") + std::to_string(s.group);
   s.rows = round_up(w.n, kPanelRows);
-  s.cols = w.blocks * w.block;
+  s.cols = s.by_rows ? round_up(w.k, 32) : w.blocks * w.block;
   if (w.groups) s.order = order_of(w);
-  s.exponent = exponent_of(w);
+  if (s.by_rows) s.order.clear();  // one group
+  s.exponent = exponent_of(w, s.by_rows);
   return s;
+}
+
+Spec spec_of(const NBits& w, const Storage& s) {
+  Spec spec = float_spec(float_format(w.type), s.format, w.quantizes && !w.fp8, w.bias.has_value());
+  spec.n = s.rows, spec.k = s.cols;
+  return spec;
 }
 
 Streams streams_of(const NBits& w, const Storage& s) {
   Streams to;
-  const std::int64_t groups = s.cols / s.group, repeat = w.block / s.group;
-  // Records of scales: a half, and the zero point, another one, if the format has them.
-  std::vector<float> records;
-  records.reserve(static_cast<std::size_t>(s.rows * groups * (s.zeros ? 2 : 1)));
-  const std::vector<float> scales = floats_of(w.scales);
-  for (std::int64_t row = 0; row < s.rows; ++row)
-    for (std::int64_t g = 0; g < groups; ++g) {
-      const std::int64_t b = g / repeat;
-      const bool exists = row < w.n;
-      records.push_back(exists ? std::scalbn(scales[static_cast<std::size_t>(row * w.blocks + b)], -s.exponent) : 0);
-      if (s.zeros) records.push_back(exists ? w.zero(row, b) : 0);
-    }
-  std::vector<std::byte> halves(records.size() * 2);
-  Format::parse("f16").info().encode(records.data(), 1, std::ssize(records), {.data = halves.data()}, 0);
-
-  const std::int64_t row_bytes = s.cols / (w.bits == 8 ? 1 : 2);
-  if (w.bits == 4 && s.order.empty() && s.rows == w.n) {
+  to.scales = scales_of(w, s);
+  const bool bytes = w.bits == 8, blocks = bytes && !s.by_rows;
+  const std::int64_t groups = s.cols / 32, row_bytes = blocks ? groups * 34 : s.cols / (bytes ? 1 : 2);
+  if (w.bits == 4 && s.order.empty() && s.rows == w.n && s.cols == w.blocks * w.block) {
     to.data = w.codes.data;
-    to.scales = std::move(halves);
     return to;
   }
-  to.memory.resize(static_cast<std::size_t>(s.rows * (row_bytes + (w.bits == 8 ? 2 * groups : 0))));
+  to.memory.resize(static_cast<std::size_t>(s.rows * row_bytes));
   to.data = to.memory.data();
-  auto* const bytes = reinterpret_cast<std::uint8_t*>(to.memory.data());
-  const auto column_of = [&](std::int64_t i) {
-    return s.order.empty() ? i : static_cast<std::int64_t>(s.order[static_cast<std::size_t>(i)]);
-  };
-  // Codes of 2 bits keep their values as codes of 4, whose middle is 8.
-  const std::uint32_t shift = w.bits == 2 && !s.zeros ? 8 - 2 : 0;
-  if (w.bits == 8) {
-    for (std::int64_t row = 0; row < w.n; ++row)
-      for (std::int64_t i = 0; i < s.cols; ++i) {
-        std::uint8_t* record = bytes + (row * groups + i / 32) * 34;
-        if (i % 32 == 0) std::memcpy(record, halves.data() + (row * groups + i / 32) * 2, 2);
-        const std::int64_t column = column_of(i);
-        record[2 + i % 32] = column < 0 ? 0 : static_cast<std::uint8_t>(w.code(row, column) ^ 0x80);
-      }
-    return to;
-  }
-  for (std::int64_t row = 0; row < w.n; ++row)
-    for (std::int64_t i = 0; i < s.cols; ++i) {
-      const std::int64_t column = column_of(i);
+  // Codes of 2 bits keep their values as codes of 4, whose middle is 8. Signed bytes are less by 128.
+  const std::uint32_t shift = w.bits == 2 && !s.zeros ? 8 - 2 : 0, flip = bytes && !w.fp8 ? 0x80 : 0;
+  const std::int64_t columns = s.order.empty() ? w.k : s.cols;
+  for (std::int64_t row = 0; row < w.n; ++row) {
+    auto* const codes = reinterpret_cast<std::uint8_t*>(to.memory.data()) + row * row_bytes;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const std::int64_t column = s.order.empty() ? i : s.order[static_cast<std::size_t>(i)];
       const std::uint32_t code = column < 0 ? 0 : w.code(row, column) + shift;
-      bytes[row * row_bytes + i / 2] |= static_cast<std::uint8_t>(code << (i % 2 * 4));
+      if (!bytes)
+        codes[i / 2] |= static_cast<std::uint8_t>(code << (i % 2 * 4));
+      else
+        codes[blocks ? i / 32 * 34 + 2 + i % 32 : i] = static_cast<std::uint8_t>(column < 0 ? 0 : code ^ flip);
     }
-  to.scales = std::move(halves);
+    for (std::int64_t g = 0; blocks && g < groups; ++g)
+      std::memcpy(codes + g * 34, to.scales.data() + (row * groups + g) * 2, 2);
+  }
+  if (blocks) to.scales.clear();
   return to;
 }
 

@@ -27,6 +27,24 @@ std::optional<std::vector<std::int64_t>> shape_of(const OrtTypeInfo* type) {
   return dims;
 }
 
+template <class Value>
+std::optional<Value> attribute_of(const OrtNode* node, const char* name, OrtOpAttrType type) {
+  const OrtOpAttr* found = nullptr;
+  if (!succeeded(g_api->Node_GetAttributeByName(node, name, &found)) || !found) return {};
+  Value value{};
+  std::size_t bytes = 0;
+  check(g_api->ReadOpAttr(found, type, &value, sizeof value, &bytes));
+  return value;
+}
+
+const OrtValueInfo* output_value(const OrtNode* node, std::size_t output) {
+  std::size_t count = 0;
+  check(g_api->Node_GetNumOutputs(node, &count));
+  std::vector<const OrtValueInfo*> outputs(count);
+  check(g_api->Node_GetOutputs(node, outputs.data(), count));
+  return outputs.at(output);
+}
+
 using Type = std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)>;
 Type type_of(const OrtKernelInfo* info, std::size_t input) {
   OrtTypeInfo* type = nullptr;
@@ -125,13 +143,43 @@ std::string GraphNode::name() const {
   return name;
 }
 
+std::string GraphNode::type() const {
+  const char* type = nullptr;
+  check(g_api->Node_GetOperatorType(node_, &type));
+  return type;
+}
+
+std::string GraphNode::domain() const {
+  const char* domain = nullptr;
+  check(g_api->Node_GetDomain(node_, &domain));
+  return domain;
+}
+
+const OrtNode* GraphNode::producer(std::size_t input) const {
+  const OrtNode* producer = nullptr;
+  std::size_t output = 0;
+  if (has_input(input)) check(g_api->ValueInfo_GetValueProducer(inputs_[input], &producer, &output));
+  return producer;
+}
+
+bool GraphNode::is_graph_output(std::size_t output) const {
+  bool is_output = false;
+  check(g_api->ValueInfo_IsGraphOutput(output_value(node_, output), &is_output));
+  return is_output;
+}
+
+std::size_t GraphNode::consumers(std::size_t output) const {
+  std::size_t count = 0;
+  check(g_api->ValueInfo_GetValueNumConsumers(output_value(node_, output), &count));
+  return count;
+}
+
 std::optional<std::int64_t> GraphNode::integer(const char* attribute) const {
-  const OrtOpAttr* found = nullptr;
-  if (!succeeded(g_api->Node_GetAttributeByName(node_, attribute, &found)) || !found) return {};
-  std::int64_t value = 0;
-  std::size_t bytes = 0;
-  check(g_api->ReadOpAttr(found, ORT_OP_ATTR_INT, &value, sizeof value, &bytes));
-  return value;
+  return attribute_of<std::int64_t>(node_, attribute, ORT_OP_ATTR_INT);
+}
+
+std::optional<float> GraphNode::number(const char* attribute) const {
+  return attribute_of<float>(node_, attribute, ORT_OP_ATTR_FLOAT);
 }
 
 bool GraphNode::has_input(std::size_t index) const { return index < inputs_.size() && inputs_[index]; }
@@ -195,6 +243,26 @@ std::optional<Tensor> KernelNode::constant(std::size_t index) const {
   check(g_api->KernelInfoGetConstantInput_tensor(info_, index, &is_constant, &value));
   if (!is_constant || !value) return {};
   return tensor_of(value);
+}
+
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph) {
+  std::size_t count = 0;
+  check(g_api->Graph_GetNumNodes(graph, &count));
+  std::vector<const OrtNode*> nodes(count);
+  check(g_api->Graph_GetNodes(graph, nodes.data(), count));
+  return nodes;
+}
+
+std::optional<std::string> session_entry(const OrtSessionOptions* options, const char* key) {
+  int has = 0;
+  check(g_api->HasSessionConfigEntry(options, key, &has));
+  if (!has) return {};
+  std::size_t size = 0;
+  check(g_api->GetSessionConfigEntry(options, key, nullptr, &size));
+  std::string value(size, '\0');
+  check(g_api->GetSessionConfigEntry(options, key, value.data(), &size));
+  value.resize(size ? size - 1 : 0);
+  return value;
 }
 
 const OrtValue* input_of(const OrtKernelContext* context, std::size_t index) {

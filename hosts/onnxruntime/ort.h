@@ -75,6 +75,12 @@ class Node {
 class GraphNode : public Node {
  public:
   explicit GraphNode(const OrtNode* node);
+  std::string type() const;
+  std::string domain() const;
+  const OrtNode* producer(std::size_t input) const;  // null: it is no node of this graph
+  bool is_graph_output(std::size_t output) const;
+  std::size_t consumers(std::size_t output) const;
+  std::optional<float> number(const char* attribute) const;
   std::string name() const override;
   std::optional<std::int64_t> integer(const char* attribute) const override;
   bool has_input(std::size_t index) const override;
@@ -100,6 +106,11 @@ class KernelNode : public Node {
  private:
   const OrtKernelInfo* info_;
 };
+
+std::vector<const OrtNode*> nodes_of(const OrtGraph* graph);
+
+// A session's option; none if it is not set.
+std::optional<std::string> session_entry(const OrtSessionOptions* options, const char* key);
 
 const OrtValue* input_of(const OrtKernelContext* context, std::size_t index);
 void* output_of(OrtKernelContext* context, std::size_t index, const std::vector<std::int64_t>& dims);

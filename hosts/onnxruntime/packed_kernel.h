@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's kernel with weights that are packed once, when the session is made: by ONNX Runtime's prepacking, which frees
-// the model's own tensor, or at the first run if the session does not prepack.
+// A node's kernel with weights that are packed once, when the session is made: by ONNX Runtime's prepacking, which
+// frees the model's own tensor, or at the first run if the session does not prepack.
 #pragma once
 
 #include <cstddef>

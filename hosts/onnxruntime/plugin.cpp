@@ -23,10 +23,10 @@ class Factory : public OrtEpFactory {
       return guarded([&] { *number = static_cast<Factory*>(self)->devices({devices, count}, {made, most}); });
     };
     CreateEp = [](OrtEpFactory* self, const OrtHardwareDevice* const*, const OrtKeyValuePairs* const*, std::size_t,
-                  const OrtSessionOptions*, const OrtLogger* logger, OrtEp** ep) noexcept {
+                  const OrtSessionOptions* options, const OrtLogger* logger, OrtEp** ep) noexcept {
       return guarded([&] {
         auto* factory = static_cast<Factory*>(self);
-        *ep = new ExecutionProvider(factory->kernels_, factory->registry_.get(), logger);
+        *ep = new ExecutionProvider(factory->kernels_, factory->registry_.get(), Settings(options), logger);
       });
     };
     ReleaseEp = [](OrtEpFactory*, OrtEp* ep) noexcept { delete static_cast<ExecutionProvider*>(ep); };

@@ -22,7 +22,7 @@ def register(plugin):
     onnxruntime.register_execution_provider_library("tilewright", os.path.abspath(plugin))
 
 
-def options(tilewright=True, threads=0, **entries):
+def options(tilewright=True, threads=0, provider=None, **entries):
     made = onnxruntime.SessionOptions()
     made.log_severity_level = 4
     made.intra_op_num_threads = threads
@@ -30,13 +30,13 @@ def options(tilewright=True, threads=0, **entries):
     for key, value in entries.items():
         made.add_session_config_entry(key.replace("__", "."), value)
     if tilewright:
-        made.add_provider_for_devices([d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME], {})
+        made.add_provider_for_devices([d for d in onnxruntime.get_ep_devices() if d.ep_name == NAME], {"operations": "all"} | (provider or {}))
     return made
 
 
-def open_model(model, tilewright=True, threads=0, **entries):
+def open_model(model, tilewright=True, threads=0, provider=None, **entries):
     """A session that may use Tilewright and ONNX Runtime's CPU provider."""
-    return onnxruntime.InferenceSession(model, sess_options=options(tilewright, threads, **entries))
+    return onnxruntime.InferenceSession(model, sess_options=options(tilewright, threads, provider, **entries))
 
 
 def taken(session):
