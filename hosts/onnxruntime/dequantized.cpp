@@ -216,7 +216,8 @@ std::vector<const OrtNode*> take_dequantized(Kernels& kernels, const OrtNode* pr
 
 OrtNodeComputeInfo* compile_dequantized(Kernels& kernels, const OrtGraph* graph, bool quantizes) {
   for (const OrtNode* node : nodes_of(graph))
-    if (const std::optional<Pattern> pattern = pattern_of(node)) return new DequantizedProduct(kernels, *pattern, quantizes);
+    if (const std::optional<Pattern> pattern = pattern_of(node))
+      return new DequantizedProduct(kernels, *pattern, quantizes);
   throw Error(ErrorCode::invalid_argument, "fused nodes", "", "have no product of dequantized weights");
 }
 

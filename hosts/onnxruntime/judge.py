@@ -28,7 +28,7 @@ import sys
 import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(HERE, "judging"))
 
 import models  # noqa: E402
 import onnx_tests  # noqa: E402
@@ -119,6 +119,7 @@ def main():
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--plugin", required=True)
+        command.add_argument("--folder", required=True, help="for the cache of kernels")
         if name in ("suite", "backend"):
             command.add_argument("--quick", action="store_true")
         if name == "speed":
@@ -127,7 +128,7 @@ def main():
             command.add_argument("--only", help="operations whose name has this text")
             command.add_argument("--out")
     args = parser.parse_args()
-    os.environ.setdefault("TILEWRIGHT_CACHE", os.path.join(os.path.dirname(os.path.abspath(args.plugin)), "cache.db"))
+    os.environ.setdefault("TILEWRIGHT_CACHE", os.path.join(os.path.abspath(args.folder), "cache.db"))
     session.register(args.plugin)
     sys.exit(args.run(args))
 
