@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-TABLES = {"OrtApi": "g_api", "OrtEpApi": "g_ep_api"}  # and the variables that the sources call them by
+TABLES = {"OrtApi": "g_api", "OrtEpApi": "g_ep_api", "OrtModelEditorApi": "g_model_api"}  # and the variables that the sources call them by
 IMPLEMENTED = ("OrtAllocator", "OrtCustomOp", "OrtEp", "OrtEpFactory", "OrtKernelImpl", "OrtNodeComputeInfo", "OrtNodeFusionOptions")
 ENUMS = {
     "OrtErrorCode": "ORT_(FAIL|INVALID_ARGUMENT|NOT_IMPLEMENTED|EP_FAIL)",
@@ -52,9 +52,10 @@ def text_of(headers):
 
 def used(table):
     names = set()
-    for name in sorted(os.listdir(HERE)):
-        if name.endswith((".cpp", ".h")):
-            names.update(re.findall(rf"\b{table}->(\w+)", open(os.path.join(HERE, name)).read()))
+    for folder in (HERE, os.path.join(HERE, "operations")):
+        for name in sorted(os.listdir(folder)):
+            if name.endswith((".cpp", ".h")):
+                names.update(re.findall(rf"\b{table}->(\w+)", open(os.path.join(folder, name)).read()))
     return names
 
 

@@ -6,9 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "hosts/onnxruntime/dequantized.h"
-#include "hosts/onnxruntime/integers.h"
-#include "hosts/onnxruntime/matmul_nbits.h"
+#include "hosts/onnxruntime/compiled.h"
+#include "hosts/onnxruntime/context.h"
+#include "hosts/onnxruntime/operations/dequantized.h"
+#include "hosts/onnxruntime/operations/integers.h"
+#include "hosts/onnxruntime/operations/matmul_nbits.h"
 
 namespace tilewright::onnxruntime {
 namespace {
@@ -19,6 +21,8 @@ const Elements kBytes = {ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8, ONNX_TENSOR_ELEMEN
 
 // The name, in the provider's options, of products by dequantized weights.
 constexpr const char* kDequantize = "DequantizeLinear";
+
+constexpr const char* kContext = "EPContext";
 
 template <class Body>
 void for_each_name(std::string_view names, const Body& body) {
@@ -46,6 +50,7 @@ struct Operation {
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
       {"com.microsoft", "MatMulNBits", 1, 1, {{"T1", kFloats}}, take_matmul_nbits, create_matmul_nbits},
+      {"com.microsoft", kContext, 1, 1, {}, take_context, create_context},
       {"", "MatMulInteger", 10, kNoEnd, {{"T1", kBytes}, {"T2", kBytes}}, take_matmul_integer, create_matmul_integer},
       {"",
        "QLinearMatMul",
@@ -103,6 +108,8 @@ OrtKernelRegistry* make_registry(Kernels& kernels) {
 
 Settings::Settings(const OrtSessionOptions* options)
     : operations(session_entry(options, "ep.tilewrightexecutionprovider.operations")),
+      context(session_entry(options, "ep.context_enable") == "1"),
+      trusts(session_entry(options, "ep.tilewrightexecutionprovider.trust_context") == "1"),
       quantizes(session_entry(options, "session.qdq_matmulnbits_accuracy_level") == "4") {
   if (!operations || *operations == "all") return;
   std::string known = kDequantize;
@@ -126,28 +133,29 @@ ExecutionProvider::ExecutionProvider(Kernels& kernels, const OrtKernelRegistry* 
     *registry = static_cast<ExecutionProvider*>(self)->registry_;
     return nullptr;
   };
-  Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode**, std::size_t count, OrtNodeComputeInfo** made,
-               OrtNode**) noexcept {
+  Compile = [](OrtEp* self, const OrtGraph** graphs, const OrtNode** fused, std::size_t count,
+               OrtNodeComputeInfo** made, OrtNode** contexts) noexcept {
     return guarded([&] {
-      auto& ep = *static_cast<ExecutionProvider*>(self);
       std::fill_n(made, count, nullptr);
       for (std::size_t i = 0; i < count; ++i)
-        made[i] = compile_dequantized(*ep.kernels_, graphs[i], ep.settings_.quantizes);
+        static_cast<ExecutionProvider*>(self)->compile(graphs[i], fused[i], &made[i],
+                                                       contexts ? &contexts[i] : nullptr);
     });
   };
   ReleaseNodeComputeInfos = [](OrtEp*, OrtNodeComputeInfo** infos, std::size_t count) noexcept {
-    for (std::size_t i = 0; i < count; ++i) release_dequantized(infos[i]);
+    for (std::size_t i = 0; i < count; ++i) release(infos[i]);
   };
 }
 
 bool ExecutionProvider::wants(const std::string& operation) const {
   if (!settings_.operations) return !kernels_->slower(operation);
-  bool named = *settings_.operations == "all";
+  bool named = *settings_.operations == "all" || operation == kContext;
   for_each_name(*settings_.operations, [&](std::string_view name) { named |= name == operation; });
   return named;
 }
 
 void ExecutionProvider::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* support) {
+  for (const OrtNode* node : nodes_of(graph)) use_compiled(node);
   for (const OrtNode* node : nodes_of(graph)) try {
       claim(node, support);
     } catch (const Error& e) {
@@ -157,21 +165,58 @@ void ExecutionProvider::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* supp
     }
 }
 
+// Kernels that a model brings are code. A model whose kernels are not used works: they are compiled again.
+void ExecutionProvider::use_compiled(const OrtNode* node) {
+  const GraphNode view(node);
+  if (view.type() != kContext || !is_context(view)) return;
+  const std::optional<std::string> compiled = view.text("ep_cache_context");
+  if (!compiled || compiled->empty()) return;
+  try {
+    if (settings_.trusts) return kernels_->use(kernels_in(*compiled));
+    log(logger_, ORT_LOGGING_LEVEL_WARNING,
+        "tilewright: the kernels in this model are not used, and compiled where the cache has none, since they are "
+        "code "
+        "that would run in this process; if you trust the model, set the provider's option trust_context to 1");
+  } catch (const std::exception& e) {
+    log(logger_, ORT_LOGGING_LEVEL_WARNING,
+        std::string("tilewright: the kernels in this model cannot be used and are compiled again: ") + e.what());
+  }
+}
+
 void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* support) {
   if (const Operation* op = operation_of(node)) {
     const OrtKernelDef* kernel = nullptr;  // null: another type, or another provider has the node
     check(g_ep_api->EpGraphSupportInfo_LookUpKernel(support, node, &kernel));
-    if (!kernel) return;
+    if (!kernel || (op->take == take_context && !is_context(GraphNode(node)))) return;
     if (!wants(op->name))
       throw Error(ErrorCode::unsupported, "operations", "",
                   "leaves it out: ONNX Runtime is faster on this CPU, or the option names others");
     op->take(*kernels_, GraphNode(node));
-    return check(g_ep_api->EpGraphSupportInfo_AddSingleNode(support, node));
+    if (!settings_.context) return check(g_ep_api->EpGraphSupportInfo_AddSingleNode(support, node));
+    const OrtNodeFusionOptions options{kOrtApi, false};  // the model that is written has the weights
+    if (op->take == take_matmul_nbits) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
+    return;
   }
-  if (!wants(kDequantize)) return;
+  if (!wants(kDequantize) || settings_.context) return;
   const std::vector<const OrtNode*> fused = take_dequantized(*kernels_, node, settings_.quantizes);
   const OrtNodeFusionOptions options{kOrtApi, true};
   if (!fused.empty()) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, fused.data(), fused.size(), &options));
+}
+
+void ExecutionProvider::compile(const OrtGraph* graph, const OrtNode* fused, OrtNodeComputeInfo** made,
+                                OrtNode** context) {
+  if (!settings_.context) {
+    *made = compile_dequantized(*kernels_, graph, settings_.quantizes);
+    return;
+  }
+  const OrtNode* const node = nodes_of(graph).at(0);
+  const NBits weights = read_nbits(GraphNode(node));
+  *made = onnxruntime::compile(*kernels_, weights, position_in(fused, node, 0));
+  if (!context) return;
+  const Spec spec = spec_of(weights, storage_of(weights));
+  const bool first = written_.insert(spec).second;  // the node of the first product of a shape has its kernels
+  const std::string compiled = first ? kernels_->compiled_for(spec) : "";
+  *context = make_context_node(fused, node, first ? &compiled : nullptr);
 }
 
 }  // namespace tilewright::onnxruntime

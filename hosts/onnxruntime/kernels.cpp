@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -22,6 +26,26 @@ struct Blocks {
     auto& all = *static_cast<Blocks*>(blocks);
     for (std::int64_t i; (i = all.next.fetch_add(1, std::memory_order_relaxed)) < all.count;) all.body(i);
   }
+};
+
+// A folder that nobody else may read, while it lives.
+class Folder {
+ public:
+  Folder() {
+    std::string name = std::filesystem::temp_directory_path() / "tilewright-XXXXXX";
+    if (!::mkdtemp(name.data())) throw Error(ErrorCode::io, "folder", name, "cannot be created");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
 };
 
 }  // namespace
@@ -59,6 +83,34 @@ Kernels::Kernels(const OrtLogger* logger) : logger_(logger) {
     why_not_ = e.what();
     onnxruntime::log(logger, ORT_LOGGING_LEVEL_WARNING, "tilewright: " + why_not_);
   }
+}
+
+std::string Kernels::compiled_for(const Spec& spec) const {
+  if (!engine_) throw Error(ErrorCode::unsupported, "Tilewright", "", "cannot be used: " + why_not_);
+  const Folder folder;
+  Options options = engine_->options();
+  options.cache = folder.path() / "cache.db";
+  options.shipped.clear();  // what is found there would not be in the file
+  options.cache_read_only = false;
+  Engine engine(options);
+  const Product prepared(engine, *launches_, *loads_, spec);
+  const std::filesystem::path file = folder.path() / "compiled.db";
+  engine.store().export_to(file);
+  std::ifstream in(file, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  if (!in) throw Error(ErrorCode::io, "file", file, "cannot be read");
+  return bytes;
+}
+
+void Kernels::use(const std::string& compiled) {
+  if (!engine_) return;
+  const Folder folder;
+  const std::filesystem::path file = folder.path() / "compiled.db";
+  std::ofstream out(file, std::ios::binary);
+  out.write(compiled.data(), static_cast<std::streamsize>(compiled.size()));
+  out.close();
+  if (!out) throw Error(ErrorCode::io, "file", file, "cannot be written");
+  engine_->store().merge_from(file);
 }
 
 // MLAS sums bytes in AMX tiles over the whole of k.

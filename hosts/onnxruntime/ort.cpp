@@ -37,12 +37,22 @@ std::optional<Value> attribute_of(const OrtNode* node, const char* name, OrtOpAt
   return value;
 }
 
-const OrtValueInfo* output_value(const OrtNode* node, std::size_t output) {
+std::vector<const OrtValueInfo*> output_values(const OrtNode* node) {
   std::size_t count = 0;
   check(g_api->Node_GetNumOutputs(node, &count));
   std::vector<const OrtValueInfo*> outputs(count);
   check(g_api->Node_GetOutputs(node, outputs.data(), count));
-  return outputs.at(output);
+  return outputs;
+}
+
+std::vector<std::string> names_of(const std::vector<const OrtValueInfo*>& values) {
+  std::vector<std::string> names;
+  for (const OrtValueInfo* value : values) {
+    const char* name = "";
+    if (value) check(g_api->GetValueInfoName(value, &name));
+    names.push_back(name);
+  }
+  return names;
 }
 
 using Type = std::unique_ptr<OrtTypeInfo, void (*)(OrtTypeInfo*)>;
@@ -164,13 +174,13 @@ const OrtNode* GraphNode::producer(std::size_t input) const {
 
 bool GraphNode::is_graph_output(std::size_t output) const {
   bool is_output = false;
-  check(g_api->ValueInfo_IsGraphOutput(output_value(node_, output), &is_output));
+  check(g_api->ValueInfo_IsGraphOutput(output_values(node_).at(output), &is_output));
   return is_output;
 }
 
 std::size_t GraphNode::consumers(std::size_t output) const {
   std::size_t count = 0;
-  check(g_api->ValueInfo_GetValueNumConsumers(output_value(node_, output), &count));
+  check(g_api->ValueInfo_GetValueNumConsumers(output_values(node_).at(output), &count));
   return count;
 }
 
@@ -181,6 +191,20 @@ std::optional<std::int64_t> GraphNode::integer(const char* attribute) const {
 std::optional<float> GraphNode::number(const char* attribute) const {
   return attribute_of<float>(node_, attribute, ORT_OP_ATTR_FLOAT);
 }
+
+std::optional<std::string> GraphNode::text(const char* attribute) const {
+  const OrtOpAttr* found = nullptr;
+  if (!succeeded(g_api->Node_GetAttributeByName(node_, attribute, &found)) || !found) return {};
+  std::size_t bytes = 0;
+  if (succeeded(g_api->ReadOpAttr(found, ORT_OP_ATTR_STRING, nullptr, 0, &bytes)) || bytes == 0) return std::string();
+  std::string value(bytes, '\0');
+  check(g_api->ReadOpAttr(found, ORT_OP_ATTR_STRING, value.data(), bytes, &bytes));
+  if (value.back() == '\0') value.pop_back();  // which some versions of ONNX Runtime append
+  return value;
+}
+
+std::vector<std::string> GraphNode::input_names() const { return names_of(inputs_); }
+std::vector<std::string> GraphNode::output_names() const { return names_of(output_values(node_)); }
 
 bool GraphNode::has_input(std::size_t index) const { return index < inputs_.size() && inputs_[index]; }
 
@@ -217,6 +241,15 @@ std::string KernelNode::name() const {
 std::optional<std::int64_t> KernelNode::integer(const char* attribute) const {
   std::int64_t value = 0;
   if (!succeeded(g_api->KernelInfoGetAttribute_int64(info_, attribute, &value))) return {};
+  return value;
+}
+
+std::optional<std::string> KernelNode::text(const char* attribute) const {
+  std::size_t size = 0;
+  if (!succeeded(g_api->KernelInfoGetAttribute_string(info_, attribute, nullptr, &size))) return {};
+  std::string value(size, '\0');
+  check(g_api->KernelInfoGetAttribute_string(info_, attribute, value.data(), &size));
+  value.resize(size ? size - 1 : 0);
   return value;
 }
 

@@ -19,6 +19,7 @@ namespace tilewright::onnxruntime {
 
 inline const OrtApi* g_api = nullptr;
 inline const OrtEpApi* g_ep_api = nullptr;
+inline const OrtModelEditorApi* g_model_api = nullptr;
 
 inline constexpr const char* kName = "TilewrightExecutionProvider";
 
@@ -64,6 +65,7 @@ class Node {
   virtual ~Node() = default;
   virtual std::string name() const = 0;
   virtual std::optional<std::int64_t> integer(const char* attribute) const = 0;
+  virtual std::optional<std::string> text(const char* attribute) const = 0;  // that does not end with a zero
   virtual bool has_input(std::size_t index) const = 0;
   virtual ONNXTensorElementDataType input_type(std::size_t index) const = 0;
   // As far as it is known: -1 for a dimension that varies. None: not even the number of dimensions is known.
@@ -81,8 +83,11 @@ class GraphNode : public Node {
   bool is_graph_output(std::size_t output) const;
   std::size_t consumers(std::size_t output) const;
   std::optional<float> number(const char* attribute) const;
+  std::vector<std::string> input_names() const;  // "" for one that is left out
+  std::vector<std::string> output_names() const;
   std::string name() const override;
   std::optional<std::int64_t> integer(const char* attribute) const override;
+  std::optional<std::string> text(const char* attribute) const override;
   bool has_input(std::size_t index) const override;
   ONNXTensorElementDataType input_type(std::size_t index) const override;
   std::optional<std::vector<std::int64_t>> input_shape(std::size_t index) const override;
@@ -98,6 +103,7 @@ class KernelNode : public Node {
   explicit KernelNode(const OrtKernelInfo* info) : info_(info) {}
   std::string name() const override;
   std::optional<std::int64_t> integer(const char* attribute) const override;
+  std::optional<std::string> text(const char* attribute) const override;
   bool has_input(std::size_t index) const override;
   ONNXTensorElementDataType input_type(std::size_t index) const override;
   std::optional<std::vector<std::int64_t>> input_shape(std::size_t index) const override;

@@ -75,6 +75,7 @@ TILEWRIGHT_EXPORT OrtStatus* CreateEpFactories(const char*, const OrtApiBase* ba
   }
   g_api = api;
   g_ep_api = g_api->GetEpApi();
+  g_model_api = g_api->GetModelEditorApi();
   return guarded([&] {
     if (most < 1)
       throw tilewright::Error(tilewright::ErrorCode::invalid_argument, "max_factories", "0", "must be at least 1");

@@ -24,7 +24,7 @@ def register(plugin):
 
 def options(tilewright=True, threads=0, provider=None, **entries):
     made = onnxruntime.SessionOptions()
-    made.log_severity_level = 4
+    made.log_severity_level = int(os.environ.get("SEV","4"))
     made.intra_op_num_threads = threads
     made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in entries.items():

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hosts/onnxruntime/dequantized.h"
+#include "hosts/onnxruntime/operations/dequantized.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <string_view>
 
-#include "hosts/onnxruntime/nbits.h"
+#include "hosts/onnxruntime/compiled.h"
 
 namespace tilewright::onnxruntime {
 namespace {
@@ -159,51 +157,6 @@ Converted read(const Pattern& pattern, bool quantizes, bool with_codes) {
   return made;
 }
 
-class DequantizedProduct : public OrtNodeComputeInfo {
- public:
-  DequantizedProduct(Kernels& kernels, const Pattern& pattern, bool quantizes) : OrtNodeComputeInfo{} {
-    ort_version_supported = kOrtApi;
-    CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
-      *state = self;
-      return nullptr;
-    };
-    Compute = [](OrtNodeComputeInfo*, void* state, OrtKernelContext* context) noexcept {
-      return guarded([&] { static_cast<const DequantizedProduct*>(state)->compute(context); });
-    };
-    ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
-    const Converted read_weights = read(pattern, quantizes, true);
-    const NBits& w = read_weights.weights;
-    const Storage storage = storage_of(w);
-    linear_ = {.product = kernels.product(spec_of(w, storage)),
-               .n = w.n,
-               .k = w.k,
-               .order = storage.order,
-               .alpha = std::scalbn(1.0f, storage.exponent),
-               .bias = {}};
-    memory_ = allocate(linear_.product->packed_bytes());
-    const Streams streams = streams_of(w, storage);
-    linear_.product->pack({.data = streams.data, .scales = streams.scales.data()}, memory_.get());
-    if (!w.bias) return;
-    const auto element = static_cast<std::size_t>(linear_.product->spec().y_bytes());
-    linear_.bias.resize(static_cast<std::size_t>(storage.rows) * element);
-    std::memcpy(linear_.bias.data(), w.bias->data, static_cast<std::size_t>(w.n) * element);
-  }
-
- private:
-  void compute(OrtKernelContext* context) const {
-    const Tensor x = tensor_of(input_of(context, 0));  // the only input that is not constant
-    must_have_columns("A", x, linear_.k);
-    std::vector<std::int64_t> dims = x.dims;
-    dims.back() = linear_.n;
-    void* const y = output_of(context, 0, dims);
-    const OnThreadsOf threads(context);
-    linear_.compute(memory_.get(), x.data, x.rows(), y);
-  }
-
-  Linear linear_;
-  Bytes memory_;
-};
-
 }  // namespace
 
 std::vector<const OrtNode*> take_dequantized(Kernels& kernels, const OrtNode* product, bool quantizes) {
@@ -216,11 +169,11 @@ std::vector<const OrtNode*> take_dequantized(Kernels& kernels, const OrtNode* pr
 
 OrtNodeComputeInfo* compile_dequantized(Kernels& kernels, const OrtGraph* graph, bool quantizes) {
   for (const OrtNode* node : nodes_of(graph))
-    if (const std::optional<Pattern> pattern = pattern_of(node))
-      return new DequantizedProduct(kernels, *pattern, quantizes);
+    if (const std::optional<Pattern> pattern = pattern_of(node)) {
+      const Converted made = read(*pattern, quantizes, true);
+      return compile(kernels, made.weights, 0);  // all other inputs are constant
+    }
   throw Error(ErrorCode::invalid_argument, "fused nodes", "", "have no product of dequantized weights");
 }
-
-void release_dequantized(OrtNodeComputeInfo* info) noexcept { delete static_cast<DequantizedProduct*>(info); }
 
 }  // namespace tilewright::onnxruntime

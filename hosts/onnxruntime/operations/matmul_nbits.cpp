@@ -1,34 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hosts/onnxruntime/matmul_nbits.h"
+#include "hosts/onnxruntime/operations/matmul_nbits.h"
 
-#include <cmath>
-#include <cstring>
-
-#include "hosts/onnxruntime/nbits.h"
+#include "hosts/onnxruntime/operations/nbits.h"
 #include "hosts/onnxruntime/packed_kernel.h"
 
 namespace tilewright::onnxruntime {
 namespace {
 
-enum Input { kX, kCodes, kScales, kZeros, kGroups, kBias };
-
 class MatMulNBits : public PackedKernel {
  public:
-  MatMulNBits(Kernels& kernels, const OrtKernelInfo* info)
-      : PackedKernel(kCodes, {kScales, kZeros, kGroups}),
-        weights_(read_nbits(KernelNode(info))),
+  MatMulNBits(Kernels& kernels, const Node& node, const NBitsInputs& inputs)
+      : PackedKernel(inputs.codes, {inputs.scales, inputs.zeros, inputs.groups}),
+        input_(static_cast<std::size_t>(inputs.x)),
+        weights_(read_nbits(node)),
         storage_(storage_of(weights_)),
-        linear_{.product = kernels.product(spec_of(weights_, storage_)),
-                .n = weights_.n,
-                .k = weights_.k,
-                .order = storage_.order,
-                .alpha = std::scalbn(1.0f, storage_.exponent),
-                .bias = {}} {
-    if (!weights_.bias) return;
-    const auto element = static_cast<std::size_t>(linear_.product->spec().y_bytes());
-    linear_.bias.resize(static_cast<std::size_t>(storage_.rows) * element);
-    std::memcpy(linear_.bias.data(), weights_.bias->data, static_cast<std::size_t>(weights_.n) * element);
-  }
+        linear_(linear_of(kernels, weights_, storage_)) {}
 
  private:
   std::size_t packed_bytes() const override { return linear_.product->packed_bytes(); }
@@ -39,13 +25,14 @@ class MatMulNBits : public PackedKernel {
   }
 
   void compute(OrtKernelContext* context) override {
-    const Tensor x = tensor_of(input_of(context, kX));
+    const Tensor x = tensor_of(input_of(context, input_));
     must_have_columns("A", x, weights_.k);
     std::vector<std::int64_t> dims = x.dims;
     dims.back() = weights_.n;
     linear_.compute(packed(), x.data, x.rows(), output_of(context, 0, dims));
   }
 
+  std::size_t input_;
   NBits weights_;  // whose tensors live until they are packed
   Storage storage_;
   Linear linear_;
@@ -58,8 +45,12 @@ void take_matmul_nbits(Kernels& kernels, const Node& node) {
   kernels.product(spec_of(w, storage_of(w)));
 }
 
+OrtKernelImpl* make_matmul_nbits(Kernels& kernels, const Node& node, const NBitsInputs& inputs) {
+  return new MatMulNBits(kernels, node, inputs);
+}
+
 OrtStatus* create_matmul_nbits(void* kernels, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
-  return guarded([&] { *kernel = new MatMulNBits(*static_cast<Kernels*>(kernels), info); });
+  return guarded([&] { *kernel = make_matmul_nbits(*static_cast<Kernels*>(kernels), KernelNode(info), {}); });
 }
 
 }  // namespace tilewright::onnxruntime

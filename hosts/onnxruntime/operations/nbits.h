@@ -12,6 +12,8 @@
 
 namespace tilewright::onnxruntime {
 
+class Kernels;
+
 struct NBits {
   std::int64_t n = 0, k = 0, bits = 0, block = 0, blocks = 0;  // blocks: of a row, the last of which may be short
   ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;  // of x, y, scales and bias
@@ -47,6 +49,8 @@ struct Streams {
 };
 // The product of x by them, for which the kernels are prepared.
 Spec spec_of(const NBits& w, const Storage& storage);
+// Without the packed weights. Prepares the kernels.
+Linear linear_of(Kernels& kernels, const NBits& w, const Storage& storage);
 Streams streams_of(const NBits& w, const Storage& storage);
 
 }  // namespace tilewright::onnxruntime

@@ -2,7 +2,7 @@
 // The kernels multiply signed bytes. Unsigned ones become signed by subtracting 128 from them and from their zero
 // point. With a' = a - za and w' = w - zw, the sum of a' w' is the sum of a w, less za times the sum of w, which is a
 // bias of each column, and less zw times the sum of a', which the rows add if some zw is not 0.
-#include "hosts/onnxruntime/integers.h"
+#include "hosts/onnxruntime/operations/integers.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "hosts/onnxruntime/nbits.h"
+#include "hosts/onnxruntime/operations/nbits.h"
 
 #include <tilewright/format.h>
 
@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+
+#include "hosts/onnxruntime/kernels.h"
 
 namespace tilewright::onnxruntime {
 namespace {
@@ -209,6 +211,20 @@ Spec spec_of(const NBits& w, const Storage& s) {
   Spec spec = float_spec(float_format(w.type), s.format, w.quantizes && !w.fp8, w.bias.has_value());
   spec.n = s.rows, spec.k = s.cols;
   return spec;
+}
+
+Linear linear_of(Kernels& kernels, const NBits& w, const Storage& s) {
+  Linear linear{.product = kernels.product(spec_of(w, s)),
+                .n = w.n,
+                .k = w.k,
+                .order = s.order,
+                .alpha = std::scalbn(1.0f, s.exponent),
+                .bias = {}};
+  if (!w.bias) return linear;
+  const auto element = static_cast<std::size_t>(linear.product->spec().y_bytes());
+  linear.bias.resize(static_cast<std::size_t>(s.rows) * element);
+  std::memcpy(linear.bias.data(), w.bias->data, static_cast<std::size_t>(w.n) * element);
+  return linear;
 }
 
 Streams streams_of(const NBits& w, const Storage& s) {

@@ -13,8 +13,7 @@ namespace tilewright::onnxruntime {
 // quantizes: x to 8 bits, in blocks of 32.
 std::vector<const OrtNode*> take_dequantized(Kernels& kernels, const OrtNode* product, bool quantizes);
 
-// Of a graph of such nodes, whose weights are packed here and may be freed then. The caller deletes it.
+// Of a graph of such nodes, whose weights are packed here and may be freed then. release() ends it.
 OrtNodeComputeInfo* compile_dequantized(Kernels& kernels, const OrtGraph* graph, bool quantizes);
-void release_dequantized(OrtNodeComputeInfo* info) noexcept;
 
 }  // namespace tilewright::onnxruntime
