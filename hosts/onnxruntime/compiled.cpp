@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hosts/onnxruntime/compiled.h"
 
+#include <utility>
+
 namespace tilewright::onnxruntime {
 namespace {
 
 class CompiledProduct : public OrtNodeComputeInfo {
  public:
-  CompiledProduct(Kernels& kernels, const NBits& w, std::size_t input) : OrtNodeComputeInfo{}, input_(input) {
+  CompiledProduct(Linear linear, Operand weights, std::size_t input)
+      : OrtNodeComputeInfo{},
+        input_(input),
+        linear_(std::move(linear)),
+        memory_(allocate(linear_.product->packed_bytes())) {
+    linear_.product->pack(weights, memory_.get());
     ort_version_supported = kOrtApi;
     CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = self;
@@ -16,11 +23,6 @@ class CompiledProduct : public OrtNodeComputeInfo {
       return guarded([&] { static_cast<const CompiledProduct*>(state)->compute(context); });
     };
     ReleaseState = [](OrtNodeComputeInfo*, void*) noexcept {};
-    const Storage storage = storage_of(w);
-    linear_ = linear_of(kernels, w, storage);
-    memory_ = allocate(linear_.product->packed_bytes());
-    const Streams streams = streams_of(w, storage);
-    linear_.product->pack({.data = streams.data, .scales = streams.scales.data()}, memory_.get());
   }
 
  private:
@@ -41,8 +43,14 @@ class CompiledProduct : public OrtNodeComputeInfo {
 
 }  // namespace
 
+OrtNodeComputeInfo* compile(Linear linear, Operand weights, std::size_t input) {
+  return new CompiledProduct(std::move(linear), weights, input);
+}
+
 OrtNodeComputeInfo* compile(Kernels& kernels, const NBits& weights, std::size_t input) {
-  return new CompiledProduct(kernels, weights, input);
+  const Storage storage = storage_of(weights);
+  const Streams streams = streams_of(weights, storage);
+  return compile(linear_of(kernels, weights, storage), {.data = streams.data, .scales = streams.scales.data()}, input);
 }
 
 void release(OrtNodeComputeInfo* info) noexcept { delete static_cast<CompiledProduct*>(info); }

@@ -8,6 +8,7 @@
 namespace tilewright::onnxruntime {
 
 // `input`: of x, among those of the node. The weights are packed here, so that the model's own may be freed.
+OrtNodeComputeInfo* compile(Linear linear, Operand weights, std::size_t input);
 OrtNodeComputeInfo* compile(Kernels& kernels, const NBits& weights, std::size_t input);
 void release(OrtNodeComputeInfo* info) noexcept;
 

@@ -123,7 +123,8 @@ std::size_t position_in(const OrtNode* fused, const OrtNode* node, std::size_t i
 
 OrtNode* make_context_node(const OrtNode* fused, const OrtNode* node, const std::string* compiled) {
   const GraphNode view(fused);
-  std::vector<OrtOpAttr*> attributes = {attribute("source", std::string(kName)), attribute("notes", notes_of(fused, node)),
+  std::vector<OrtOpAttr*> attributes = {attribute("source", std::string(kName)),
+                                        attribute("notes", notes_of(fused, node)),
                                         attribute("partition_name", view.name()), attribute("embed_mode", 1),
                                         attribute("main_context", compiled ? 1 : 0)};
   if (compiled) attributes.push_back(attribute("ep_cache_context", *compiled + kEnd));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models that are compiled ahead of time, ONNX Runtime's EPContext models: each MatMulNBits becomes a node EPContext with
-// the same inputs, weights included. Its `notes` say what it computes, and `ep_cache_context` of the first one has the
-// kernels of all.
+// Models that are compiled ahead of time, ONNX Runtime's EPContext models: each MatMulNBits becomes a node EPContext
+// with the same inputs, weights included. Its `notes` say what it computes, and `ep_cache_context` of the first one has
+// the kernels of all.
 #pragma once
 
 #include "hosts/onnxruntime/kernels.h"

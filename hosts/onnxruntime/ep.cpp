@@ -9,6 +9,7 @@
 #include "hosts/onnxruntime/compiled.h"
 #include "hosts/onnxruntime/context.h"
 #include "hosts/onnxruntime/operations/dequantized.h"
+#include "hosts/onnxruntime/operations/ggml.h"
 #include "hosts/onnxruntime/operations/integers.h"
 #include "hosts/onnxruntime/operations/matmul_nbits.h"
 
@@ -92,6 +93,12 @@ const Operation* operation_of(const OrtNode* node) {
   return nullptr;
 }
 
+bool is_ggml(const OrtNode* node) { return GraphNode(node).type() == kGgml && GraphNode(node).domain() == kDomain; }
+
+bool only_here(const OrtNode* node) {
+  return is_ggml(node) || (GraphNode(node).type() == kContext && is_context(GraphNode(node)));
+}
+
 }  // namespace
 
 OrtKernelRegistry* make_registry(Kernels& kernels) {
@@ -159,6 +166,7 @@ void ExecutionProvider::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* supp
   for (const OrtNode* node : nodes_of(graph)) try {
       claim(node, support);
     } catch (const Error& e) {
+      if (only_here(node)) throw;  // no other provider computes it
       log(logger_, ORT_LOGGING_LEVEL_INFO,
           "tilewright: node '" + GraphNode(node).name() + "' of " + GraphNode(node).type() +
               " is left to ONNX Runtime: " + e.what());
@@ -197,14 +205,25 @@ void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* suppor
     if (op->take == take_matmul_nbits) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
     return;
   }
+  const OrtNodeFusionOptions options{kOrtApi, true};
+  if (is_ggml(node)) {
+    if (settings_.context)
+      throw Error(ErrorCode::unsupported, "tilewright.MatMul", GraphNode(node).name(),
+                  "cannot be in an EPContext model; use the model as it is");
+    take_ggml(*kernels_, GraphNode(node));
+    return check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
+  }
   if (!wants(kDequantize) || settings_.context) return;
   const std::vector<const OrtNode*> fused = take_dequantized(*kernels_, node, settings_.quantizes);
-  const OrtNodeFusionOptions options{kOrtApi, true};
   if (!fused.empty()) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, fused.data(), fused.size(), &options));
 }
 
 void ExecutionProvider::compile(const OrtGraph* graph, const OrtNode* fused, OrtNodeComputeInfo** made,
                                 OrtNode** context) {
+  if (const OrtNode* const first = nodes_of(graph).at(0); is_ggml(first)) {
+    *made = compile_ggml(*kernels_, GraphNode(first), position_in(fused, first, 0));
+    return;
+  }
   if (!settings_.context) {
     *made = compile_dequantized(*kernels_, graph, settings_.quantizes);
     return;

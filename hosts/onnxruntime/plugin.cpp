@@ -3,9 +3,11 @@
 // register it. Whatever it does not compute is left to ONNX Runtime's own.
 #include <tilewright/version.h>
 
+#include <span>
 #include <string>
 
 #include "hosts/onnxruntime/ep.h"
+#include "hosts/onnxruntime/operations/ggml.h"
 
 namespace tilewright::onnxruntime {
 namespace {
@@ -35,7 +37,20 @@ class Factory : public OrtEpFactory {
       return nullptr;
     };
     IsStreamAware = [](const OrtEpFactory*) noexcept { return false; };
+    GetNumCustomOpDomains = [](OrtEpFactory*, std::size_t* count) noexcept -> OrtStatus* {
+      *count = 1;
+      return nullptr;
+    };
+    GetCustomOpDomains = [](OrtEpFactory* self, OrtCustomOpDomain** domains, std::size_t count) noexcept {
+      return guarded([&] {
+        if (count > 0) domains[0] = static_cast<Factory*>(self)->domain_.get();
+      });
+    };
     registry_.reset(make_registry(kernels_));
+    OrtCustomOpDomain* domain = nullptr;
+    check(g_api->CreateCustomOpDomain(kDomain, &domain));
+    domain_.reset(domain);
+    check(g_api->CustomOpDomain_Add(domain, &ggml_schema()));
   }
 
  private:
@@ -51,8 +66,12 @@ class Factory : public OrtEpFactory {
   struct ReleaseRegistry {
     void operator()(OrtKernelRegistry* registry) const { g_ep_api->ReleaseKernelRegistry(registry); }
   };
+  struct ReleaseDomain {
+    void operator()(OrtCustomOpDomain* domain) const { g_api->ReleaseCustomOpDomain(domain); }
+  };
   Kernels kernels_;
   std::unique_ptr<OrtKernelRegistry, ReleaseRegistry> registry_;
+  std::unique_ptr<OrtCustomOpDomain, ReleaseDomain> domain_;
 };
 
 }  // namespace

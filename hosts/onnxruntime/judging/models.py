@@ -278,7 +278,62 @@ def dequantized_cases(quick):
         yield dequantized(rng, *each, *shapes[i % len(shapes)])
 
 
+# ggml's types: columns and bytes of a block, and where it has halves, which random bytes would make infinite.
+GGML = {
+    "q4_0": (32, 18, (0,)),
+    "q4_1": (32, 20, (0, 2)),
+    "q5_0": (32, 22, (0,)),
+    "q5_1": (32, 24, (0, 2)),
+    "q8_0": (32, 34, (0,)),
+    "q2_k": (256, 84, (80, 82)),
+    "q3_k": (256, 110, (108,)),
+    "q4_k": (256, 144, (0, 2)),
+    "q5_k": (256, 176, (0, 2)),
+    "q6_k": (256, 210, (208,)),
+    "iq4_nl": (32, 18, (0,)),
+    "iq4_xs": (256, 136, (0,)),
+}
+
+
+def ggml_matmul(rng, name, level, bias, n, k, rows=(1, 5, 33)):
+    import gguf
+
+    columns, size, halves = GGML[name]
+    blocks = rng.integers(0, 256, (n, k // columns, size), dtype=np.uint8)
+    for at in halves:
+        blocks[:, :, at : at + 2] = (rng.random((n, k // columns, 1)) * 0.02 + 0.001).astype(np.float16).view(np.uint8)
+    stored = blocks.reshape(n, -1)
+    w = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[name.upper()]).astype("f8")
+    constants, inputs = [("w", stored)], ["x", "w"]
+    shift = rng.standard_normal(n).astype("f4") * bias
+    if bias:
+        constants.append(("b", shift))
+        inputs.append("b")
+    node = onnx.helper.make_node("MatMul", inputs, ["y"], domain="tilewright", format=name, N=n, K=k, accuracy_level=level)
+    kind = onnx.TensorProto.FLOAT
+    domains = [onnx.helper.make_opsetid("tilewright", 1)]
+    model = model_of([node], [("x", kind, ["m", k])], [("y", kind, ["m", n])], constants, extra=domains)
+    feeds, wanted, bounds = [], [], []
+    for m in rows:
+        x = rng.standard_normal((m, k)).astype("f4")
+        bound = np.abs(x.astype("f8")) @ np.abs(w).T * (k * 2.0**-23) + 1e-5
+        if level == 4:
+            bound += error_of_x(x.astype("f8"), w, k)
+        feeds.append({"x": x})
+        wanted.append(x.astype("f8") @ w.T + shift)
+        bounds.append(bound)
+    return Case("tilewright.MatMul", f"{name} level={level} n={n} k={k}", model, feeds, wanted, bounds, True)
+
+
+def ggml_cases(quick):
+    rng = np.random.default_rng(6)
+    for i, name in enumerate(GGML):
+        for level in (4, 0) if not quick else (4 * (i % 2),):
+            yield ggml_matmul(rng, name, level, i % 2, (64, 70)[i % 2], (256, 512)[i // 2 % 2])
+
+
 def all_cases(quick=False):
     yield from nbits_cases(quick)
     yield from integer_cases(quick)
     yield from dequantized_cases(quick)
+    yield from ggml_cases(quick)
