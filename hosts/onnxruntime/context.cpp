@@ -144,8 +144,6 @@ std::string kernels_in(const std::string& text) {
 
 bool is_context(const Node& node) { return node.text("source") == kName; }
 
-void take_context(Kernels& kernels, const Node& node) { take_matmul_nbits(kernels, ContextNode(node)); }
-
 OrtStatus* create_context(void* kernels, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept {
   return guarded([&] {
     const KernelNode node(info);

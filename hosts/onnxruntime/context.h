@@ -19,8 +19,7 @@ std::string kernels_in(const std::string& ep_cache_context);
 
 // Whether the node, an EPContext, is one of ours.
 bool is_context(const Node& node);
-// As take_matmul_nbits() and create_matmul_nbits(), of such a node.
-void take_context(Kernels& kernels, const Node& node);
+// As create_matmul_nbits(), of such a node.
 OrtStatus* create_context(void* kernels, const OrtKernelInfo* info, OrtKernelImpl** kernel) noexcept;
 
 }  // namespace tilewright::onnxruntime

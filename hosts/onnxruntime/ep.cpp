@@ -44,14 +44,14 @@ struct Operation {
     const Elements& allowed;
   };
   std::vector<Constraint> constraints;
-  void (*take)(Kernels&, const Node&);
+  void (*take)(Kernels&, const Node&);  // null: no other provider has it, so that what is wrong ends the session
   OrtKernelCreateFunc create;
 };
 
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> all = {
       {"com.microsoft", "MatMulNBits", 1, 1, {{"T1", kFloats}}, take_matmul_nbits, create_matmul_nbits},
-      {"com.microsoft", kContext, 1, 1, {}, take_context, create_context},
+      {"com.microsoft", kContext, 1, 1, {}, nullptr, create_context},
       {"", "MatMulInteger", 10, kNoEnd, {{"T1", kBytes}, {"T2", kBytes}}, take_matmul_integer, create_matmul_integer},
       {"",
        "QLinearMatMul",
@@ -94,10 +94,6 @@ const Operation* operation_of(const OrtNode* node) {
 }
 
 bool is_ggml(const OrtNode* node) { return GraphNode(node).type() == kGgml && GraphNode(node).domain() == kDomain; }
-
-bool only_here(const OrtNode* node) {
-  return is_ggml(node) || (GraphNode(node).type() == kContext && is_context(GraphNode(node)));
-}
 
 }  // namespace
 
@@ -166,7 +162,6 @@ void ExecutionProvider::claim(const OrtGraph* graph, OrtEpGraphSupportInfo* supp
   for (const OrtNode* node : nodes_of(graph)) try {
       claim(node, support);
     } catch (const Error& e) {
-      if (only_here(node)) throw;  // no other provider computes it
       log(logger_, ORT_LOGGING_LEVEL_INFO,
           "tilewright: node '" + GraphNode(node).name() + "' of " + GraphNode(node).type() +
               " is left to ONNX Runtime: " + e.what());
@@ -195,24 +190,18 @@ void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* suppor
   if (const Operation* op = operation_of(node)) {
     const OrtKernelDef* kernel = nullptr;  // null: another type, or another provider has the node
     check(g_ep_api->EpGraphSupportInfo_LookUpKernel(support, node, &kernel));
-    if (!kernel || (op->take == take_context && !is_context(GraphNode(node)))) return;
+    if (!kernel || (op->name == kContext && !is_context(GraphNode(node)))) return;
     if (!wants(op->name))
       throw Error(ErrorCode::unsupported, "operations", "",
                   "leaves it out: ONNX Runtime is faster on this CPU, or the option names others");
-    op->take(*kernels_, GraphNode(node));
+    if (op->take) op->take(*kernels_, GraphNode(node));
     if (!settings_.context) return check(g_ep_api->EpGraphSupportInfo_AddSingleNode(support, node));
     const OrtNodeFusionOptions options{kOrtApi, false};  // the model that is written has the weights
     if (op->take == take_matmul_nbits) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
     return;
   }
   const OrtNodeFusionOptions options{kOrtApi, true};
-  if (is_ggml(node)) {
-    if (settings_.context)
-      throw Error(ErrorCode::unsupported, "tilewright.MatMul", GraphNode(node).name(),
-                  "cannot be in an EPContext model; use the model as it is");
-    take_ggml(*kernels_, GraphNode(node));
-    return check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
-  }
+  if (is_ggml(node)) return check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
   if (!wants(kDequantize) || settings_.context) return;
   const std::vector<const OrtNode*> fused = take_dequantized(*kernels_, node, settings_.quantizes);
   if (!fused.empty()) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, fused.data(), fused.size(), &options));
@@ -221,6 +210,9 @@ void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* suppor
 void ExecutionProvider::compile(const OrtGraph* graph, const OrtNode* fused, OrtNodeComputeInfo** made,
                                 OrtNode** context) {
   if (const OrtNode* const first = nodes_of(graph).at(0); is_ggml(first)) {
+    if (settings_.context)
+      throw Error(ErrorCode::unsupported, "tilewright.MatMul", GraphNode(first).name(),
+                  "cannot be in an EPContext model; use the model as it is");
     *made = compile_ggml(*kernels_, GraphNode(first), position_in(fused, first, 0));
     return;
   }

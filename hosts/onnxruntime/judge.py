@@ -11,7 +11,8 @@
 ONNX Runtime's CPU provider computes the same models; the table has the largest share of the bound that each used.
 Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then what can be wrong: another version of ONNX
 Runtime, models with wrong sizes, external data that is cut short, sessions from many threads, no libLLVM, a cache that
-cannot be written. --quick: a tenth of the models.
+cannot be written; and EPContext models, whose second session must compile nothing, also damaged ones. --quick: a tenth
+of the models.
 `backend`: the tests of `onnx.backend.test`, with Tilewright before the CPU provider and with that alone. No test may
 fail only with Tilewright.
 `speed`: products of large shapes beside ONNX Runtime's kernels (MLAS), in turns, with 2 threads.
@@ -30,6 +31,7 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "judging"))
 
+import ahead  # noqa: E402
 import models  # noqa: E402
 import onnx_tests  # noqa: E402
 import session  # noqa: E402
@@ -41,7 +43,8 @@ def share(results, case, index):
     error = np.abs(results.astype("f8") - case.wanted[index])
     if not np.all(np.isfinite(results.astype("f8"))):
         return np.inf
-    return float(np.max(np.where(error == 0, 0, error / np.maximum(case.bounds[index], 1e-300))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(error == 0, 0, error / case.bounds[index])))
 
 
 def computed(case, tilewright):
@@ -81,8 +84,8 @@ def suite(args):
     for name, count in counts.items():
         print(f"{name:<34} {count['passed']:>7} {count['failed']:>7} {count['refused']:>8} {count['neither']:>8}  {worst[name][0]:.3f}, {worst[name][1]:.3f}")
     failed = sum(c["failed"] for c in counts.values())
-    for name, good in session.troubles(args):
-        print(f"{name:<45} {'passed' if good is True else good}", flush=True)
+    for name, good in (*session.troubles(args), *ahead.checks(args)):
+        print(f"{name:<46} {'passed' if good is True else good}", flush=True)
         failed += good is not True and not str(good).startswith("skipped")
     return 1 if failed or not sum(c["passed"] for c in counts.values()) else 0
 

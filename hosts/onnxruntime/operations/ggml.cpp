@@ -30,17 +30,18 @@ Weights read(const Node& node) {
   Weights w;
   const std::string name = node.text("format").value_or("");
   const Format format = Format::parse(name);
-  if (!format.info().gguf)
-    throw Error(ErrorCode::invalid_argument, "format", name, "is not one that GGUF files have");
+  if (!format.info().gguf) throw Error(ErrorCode::invalid_argument, "format", name, "is not one that GGUF files have");
   w.n = positive(node, "N"), w.k = positive(node, "K");
   if (w.k % format.block() != 0)
     throw Error(ErrorCode::invalid_argument, "K", std::to_string(w.k),
                 "must be a multiple of " + std::to_string(format.block()) + " for " + name);
   const std::optional<Tensor> bytes = node.constant(kWeights);
-  if (!bytes) throw Error(ErrorCode::unsupported, "w", "", "is not constant, so it cannot be packed when the model is loaded");
+  if (!bytes)
+    throw Error(ErrorCode::unsupported, "w", "", "is not constant, so it cannot be packed when the model is loaded");
   if (bytes->elements() != format.total_bytes(w.n, w.k))
-    throw Error(ErrorCode::invalid_argument, "w", shape_text(bytes->dims),
-                "has the wrong number of bytes; " + name + " with N and K has " + std::to_string(format.total_bytes(w.n, w.k)));
+    throw Error(
+        ErrorCode::invalid_argument, "w", shape_text(bytes->dims),
+        "has the wrong number of bytes; " + name + " with N and K has " + std::to_string(format.total_bytes(w.n, w.k)));
   w.bytes = *bytes;
   if (node.has_input(kBias)) {
     w.bias = node.constant(kBias);
@@ -93,8 +94,6 @@ const OrtCustomOp& ggml_schema() {
   }();
   return schema;
 }
-
-void take_ggml(Kernels& kernels, const Node& node) { kernels.product(read(node).spec); }
 
 OrtNodeComputeInfo* compile_ggml(Kernels& kernels, const Node& node, std::size_t input) {
   const Weights w = read(node);
