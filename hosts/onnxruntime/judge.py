@@ -24,6 +24,8 @@ Ends with 1 if a model or a test fails, or if none runs."""
 import argparse
 import collections
 import os
+import re
+import subprocess
 import sys
 
 import numpy as np
@@ -115,16 +117,37 @@ def backend(args):
     return 1 if failed or not counts["passed"] else 0
 
 
+def own(args):
+    """Names of tests and their outcomes, of both providers."""
+    results = []
+    for plugin in ("", os.path.abspath(args.plugin)):
+        command = [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "-p", "own_tests", *sorted(name for name in os.listdir(args.tests) if re.fullmatch(r"test_(op_\w+|qdq|conv_dynamic)\.py", name))]
+        env = os.environ | {"TILEWRIGHT_ORT": plugin, "PYTHONPATH": os.path.join(HERE, "judging")}
+        done = subprocess.run(command, cwd=args.tests, env=env, capture_output=True, text=True)
+        results.append({name: outcome for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)})
+        if not results[-1]:
+            sys.exit(f"judge: error: {' '.join(command)} in {args.tests} ran no test:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    theirs, ours = results
+    worse = [name for name, outcome in theirs.items() if outcome == "PASSED" and ours.get(name) != "PASSED"]
+    for name in worse:
+        print(f"  failed: {name}")
+    print(re.search(r"nodes of ours: .*", done.stdout)[0])
+    print(f"tests {len(theirs)}: passed by ONNX Runtime {list(theirs.values()).count('PASSED')}, with Tilewright {list(ours.values()).count('PASSED')}")
+    return 1 if worse else 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, run in (("suite", suite), ("backend", backend), ("speed", speed.run)):
+    for name, run in (("suite", suite), ("backend", backend), ("speed", speed.run), ("own", own)):
         command = commands.add_parser(name)
         command.set_defaults(run=run)
         command.add_argument("--plugin", required=True)
         command.add_argument("--folder", required=True, help="for the cache of kernels")
         if name in ("suite", "backend"):
             command.add_argument("--quick", action="store_true")
+        if name == "own":
+            command.add_argument("tests")
         if name == "speed":
             command.add_argument("--rounds", type=int, default=7)
             command.add_argument("--threads", type=int, default=2)
