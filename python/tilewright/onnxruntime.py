@@ -50,13 +50,17 @@ def register() -> list[Any]:
     raise LibraryMissing("onnxruntime", version, "is too old: version 1.24 or a later one is needed; upgrade it")
 
 
-def session_options(options: Any = None, *, operations: str | None = None) -> Any:
+def session_options(options: Any = None, *, operations: str | None = None, trust_context: bool = False) -> Any:
     """`options`, an onnxruntime.SessionOptions, or new ones, with the provider added. operations: "all", or the names
     of the operations to compute, separated by commas: MatMulNBits, MatMulInteger, QLinearMatMul, DequantizeLinear (with
-    the MatMul or Gemm behind it). None: all but those that ONNX Runtime computes faster on this CPU."""
+    the MatMul or Gemm behind it). None: all but those that ONNX Runtime computes faster on this CPU. trust_context: use
+    the kernels in an EPContext model, which are code that runs in this process."""
     if options is None:
         options = onnxruntime.SessionOptions()
-    options.add_provider_for_devices(register(), {} if operations is None else {"operations": operations})
+    provider = {"trust_context": "1"} if trust_context else {}
+    if operations is not None:
+        provider["operations"] = operations
+    options.add_provider_for_devices(register(), provider)
     return options
 
 

@@ -129,6 +129,22 @@ def many_threads():
     return True if all(same) else f"failed: {same.count(False)} of {len(same)} results differ"
 
 
+def any_threads():
+    """Results do not depend on threads, and no tokens give no results."""
+    cases = [small_case(level=level, n=n, k=256) for level in (0, 4) for n in (512, 70)]
+    for case in cases:
+        wanted = [open_model(case.model).run(None, feeds)[0] for feeds in case.feeds]
+        for threads, parallel in ((1, "0"), (2, "0"), (7, "0"), (2, "1")):
+            made = options(threads=threads)
+            made.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL if parallel == "1" else onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+            opened = onnxruntime.InferenceSession(case.model, made)
+            if not all(np.array_equal(opened.run(None, feeds)[0], want) for feeds, want in zip(case.feeds, wanted)):
+                return f"failed: with {threads} threads results differ"
+            if opened.run(None, {"x": np.zeros((0, 256), np.float32)})[0].shape != (0, case.wanted[0].shape[1]):
+                return "failed: no tokens"
+    return True
+
+
 def without_prepacking():
     case = small_case()
     one, other = open_model(case.model), open_model(case.model, session__disable_prepacking="1")
@@ -218,6 +234,7 @@ def troubles(args):
         yield "activations of a wrong size", wrong_x()
         yield "external data, whole and cut short", cut_short()
         yield "8 threads, 200 runs", many_threads()
+        yield "1, 2 and 7 threads, and no tokens", any_threads()
         yield "attributes of tilewright.MatMul", wrong_ggml()
         yield "registered three times", again(args.plugin)
         yield "a session that does not prepack", without_prepacking()
