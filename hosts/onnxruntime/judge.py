@@ -9,7 +9,7 @@
 
 `suite`: random models. A model passes if each result lies within what rounding allows of its value in double precision.
 ONNX Runtime's CPU provider computes the same models; the table has the largest share of the bound that each used.
-Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then what can be wrong: another version of ONNX
+Nodes in branches, and nodes that share weights, follow. Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then what can be wrong: another version of ONNX
 Runtime, models with wrong sizes, external data that is cut short, sessions from many threads, no libLLVM, a cache that
 cannot be written; and EPContext models, whose second session must compile nothing, also damaged ones. --quick: a tenth
 of the models.
@@ -34,6 +34,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "judging"))
 
 import ahead  # noqa: E402
+import graphs  # noqa: E402
 import models  # noqa: E402
 import onnx_tests  # noqa: E402
 import session  # noqa: E402
@@ -86,7 +87,7 @@ def suite(args):
     for name, count in counts.items():
         print(f"{name:<34} {count['passed']:>7} {count['failed']:>7} {count['refused']:>8} {count['neither']:>8}  {worst[name][0]:.3f}, {worst[name][1]:.3f}")
     failed = sum(c["failed"] for c in counts.values())
-    for name, good in (*session.troubles(args), *ahead.checks(args)):
+    for name, good in (*graphs.checks(), *session.troubles(args), *ahead.checks(args)):
         print(f"{name:<46} {'passed' if good is True else good}", flush=True)
         failed += good is not True and not str(good).startswith("skipped")
     return 1 if failed or not sum(c["passed"] for c in counts.values()) else 0
