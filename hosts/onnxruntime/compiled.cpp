@@ -8,12 +8,8 @@ namespace {
 
 class CompiledProduct : public OrtNodeComputeInfo {
  public:
-  CompiledProduct(Linear linear, Operand weights, std::size_t input)
-      : OrtNodeComputeInfo{},
-        input_(input),
-        linear_(std::move(linear)),
-        memory_(allocate(linear_.product->packed_bytes())) {
-    linear_.product->pack(weights, memory_.get());
+  CompiledProduct(Linear linear, Bytes packed, std::size_t input)
+      : OrtNodeComputeInfo{}, input_(input), linear_(std::move(linear)), memory_(std::move(packed)) {
     ort_version_supported = kOrtApi;
     CreateState = [](OrtNodeComputeInfo* self, OrtNodeComputeContext*, void** state) noexcept -> OrtStatus* {
       *state = self;
@@ -43,14 +39,16 @@ class CompiledProduct : public OrtNodeComputeInfo {
 
 }  // namespace
 
-OrtNodeComputeInfo* compile(Linear linear, Operand weights, std::size_t input) {
-  return new CompiledProduct(std::move(linear), weights, input);
+OrtNodeComputeInfo* compile(Linear linear, Bytes packed, std::size_t input) {
+  return new CompiledProduct(std::move(linear), std::move(packed), input);
 }
 
 OrtNodeComputeInfo* compile(Kernels& kernels, const NBits& weights, std::size_t input) {
   const Storage storage = storage_of(weights);
-  const Streams streams = streams_of(weights, storage);
-  return compile(linear_of(kernels, weights, storage), {.data = streams.data, .scales = streams.scales.data()}, input);
+  Linear linear = linear_of(kernels, weights, storage);
+  Bytes packed = allocate(linear.packed_bytes());
+  pack(linear, weights, storage, packed.get());
+  return compile(std::move(linear), std::move(packed), input);
 }
 
 void release(OrtNodeComputeInfo* info) noexcept { delete static_cast<CompiledProduct*>(info); }

@@ -7,8 +7,9 @@
 
 namespace tilewright::onnxruntime {
 
-// `input`: of x, among those of the node. The weights are packed here, so that the model's own may be freed.
-OrtNodeComputeInfo* compile(Linear linear, Operand weights, std::size_t input);
+// `input`: of x, among those of the node. `packed`: the weights.
+OrtNodeComputeInfo* compile(Linear linear, Bytes packed, std::size_t input);
+// The weights are packed here, so that the model's own may be freed.
 OrtNodeComputeInfo* compile(Kernels& kernels, const NBits& weights, std::size_t input);
 void release(OrtNodeComputeInfo* info) noexcept;
 

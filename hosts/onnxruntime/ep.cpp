@@ -224,9 +224,11 @@ void ExecutionProvider::compile(const OrtGraph* graph, const OrtNode* fused, Ort
   const NBits weights = read_nbits(GraphNode(node));
   *made = onnxruntime::compile(*kernels_, weights, position_in(fused, node, 0));
   if (!context) return;
-  const Spec spec = spec_of(weights, storage_of(weights));
-  const bool first = written_.insert(spec).second;  // the node of the first product of a shape has its kernels
-  const std::string compiled = first ? kernels_->compiled_for(spec) : "";
+  const Linear linear = linear_of(*kernels_, weights, storage_of(weights));
+  std::vector<Spec> specs = {linear.product->spec()};
+  if (linear.offsets) specs.push_back(linear.offsets->spec());
+  const bool first = written_.insert(specs).second;  // the node of the first product of a shape has its kernels
+  const std::string compiled = first ? kernels_->compiled_for(specs) : "";
   *context = make_context_node(fused, node, first ? &compiled : nullptr);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <set>
+#include <vector>
 
 #include "hosts/onnxruntime/kernels.h"
 
@@ -37,7 +38,7 @@ class ExecutionProvider : public OrtEp {
   Kernels* kernels_;
   const OrtKernelRegistry* registry_;
   Settings settings_;
-  std::set<Spec> written_;  // whose kernels are in the EPContext model
+  std::set<std::vector<Spec>> written_;  // whose kernels are in the EPContext model
   const OrtLogger* logger_;
 };
 

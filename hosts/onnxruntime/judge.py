@@ -9,10 +9,10 @@
 
 `suite`: random models. A model passes if each result lies within what rounding allows of its value in double precision.
 ONNX Runtime's CPU provider computes the same models; the table has the largest share of the bound that each used.
-Nodes in branches, and nodes that share weights, follow. Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then what can be wrong: another version of ONNX
-Runtime, models with wrong sizes, external data that is cut short, sessions from many threads, no libLLVM, a cache that
-cannot be written; and EPContext models, whose second session must compile nothing, also damaged ones. --quick: a tenth
-of the models.
+Models that Tilewright refuses must run on ONNX Runtime's kernels; `neither`: ONNX Runtime refuses them, too. Then nodes
+in branches, and nodes that share weights. Then what can be wrong: another version of ONNX Runtime, models with wrong
+sizes, external data that is cut short, sessions from many threads, no libLLVM, a cache that cannot be written; and
+EPContext models, whose second session must compile nothing, also damaged ones. --quick: a tenth of the models.
 `backend`: the tests of `onnx.backend.test`, with Tilewright before the CPU provider and with that alone. No test may
 fail only with Tilewright.
 `speed`: products of large shapes beside ONNX Runtime's kernels (MLAS), in turns, with 2 threads.

@@ -85,7 +85,7 @@ Kernels::Kernels(const OrtLogger* logger) : logger_(logger) {
   }
 }
 
-std::string Kernels::compiled_for(const Spec& spec) const {
+std::string Kernels::compiled_for(const std::vector<Spec>& specs) const {
   if (!engine_) throw Error(ErrorCode::unsupported, "Tilewright", "", "cannot be used: " + why_not_);
   const Folder folder;
   Options options = engine_->options();
@@ -93,7 +93,7 @@ std::string Kernels::compiled_for(const Spec& spec) const {
   options.shipped.clear();  // what is found there would not be in the file
   options.cache_read_only = false;
   Engine engine(options);
-  const Product prepared(engine, *launches_, *loads_, spec);
+  for (const Spec& spec : specs) Product(engine, *launches_, *loads_, spec);
   const std::filesystem::path file = folder.path() / "compiled.db";
   engine.store().export_to(file);
   std::ifstream in(file, std::ios::binary);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hosts/onnxruntime/ort.h"
 #include "hosts/onnxruntime/product.h"
@@ -24,8 +25,8 @@ class Kernels {
 
   // Throws Error if no kernel but the reference computes it.
   std::shared_ptr<const Product> product(const Spec& spec);
-  // What is compiled for a product, as a cache file; and the use of such a file, whose code runs in this process.
-  std::string compiled_for(const Spec& spec) const;
+  // What is compiled for products, as a cache file; and the use of such a file, whose code runs in this process.
+  std::string compiled_for(const std::vector<Spec>& specs) const;
   void use(const std::string& compiled);
   // Whether ONNX Runtime computes an operation faster on this CPU (docs/use/onnxruntime.md has the measurements).
   bool slower(const std::string& operation) const;

@@ -6,13 +6,15 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 namespace tilewright::onnxruntime {
 namespace {
 
 Problem problem_of(const Spec& s) {
   return Problem::parse("gemm x=" + s.x + " w=" + s.w + " y=" + s.y + " m=1 n=" + std::to_string(s.n) +
-                        " k=" + std::to_string(s.k) + (s.bias.empty() ? "" : " bias=" + s.bias));
+                        " k=" + std::to_string(s.k) + (s.bias.empty() ? "" : " bias=" + s.bias) +
+                        (s.c.empty() ? "" : " c=" + s.c));
 }
 
 LayerOptions options_of(const Spec& s) {
@@ -31,6 +33,18 @@ void gather(const std::vector<std::int32_t>& order, const std::byte* from, std::
   auto* gathered = reinterpret_cast<Element*>(to);
   for (std::size_t i = 0; i < order.size(); ++i)
     gathered[i] = order[i] < 0 ? Element{0} : x[static_cast<std::size_t>(order[i])];
+}
+
+// The sums of each block of columns of x, m rows of spec.k, the last of which may be short.
+void sum_blocks(const Spec& spec, const std::byte* x, std::int64_t m, std::int64_t block, std::int64_t blocks,
+                float* sums) {
+  const Format format = Format::parse(spec.x_from.empty() ? spec.x : spec.x_from);
+  std::vector<float> row(static_cast<std::size_t>(spec.k));
+  for (std::int64_t i = 0; i < m; ++i, x += spec.k * spec.x_bytes()) {
+    format.info().decode({.data = x}, 1, spec.k, row.data());
+    for (std::int64_t b = 0; b < blocks; ++b)
+      *sums++ = std::accumulate(row.begin() + b * block, row.begin() + std::min((b + 1) * block, spec.k), 0.0f);
+  }
 }
 
 }  // namespace
@@ -86,8 +100,8 @@ void Product::pack(Operand w, std::byte* to) const {
   if (w.scales) std::memcpy(to + scales_at_, w.scales, layer_.weight_bytes(StreamName::scales));
 }
 
-void Product::launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias,
-                     float alpha) const {
+void Product::launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias, float alpha,
+                     const void* c) const {
   thread_local Scratch scratch;
   GemmArgs args;
   args.x.data = x;
@@ -97,12 +111,13 @@ void Product::launch(const std::byte* packed, const void* x, std::int64_t m, voi
   args.m = m;
   args.bias = spec_.bias.empty() ? nullptr : bias;
   args.alpha = alpha;
+  args.c = c;
   const std::size_t bytes = layer_.scratch_bytes(m);
   layer_.launch(nullptr, args, bytes ? scratch.of(bytes) : nullptr);
 }
 
 void Linear::compute(const std::byte* packed, const void* x, std::int64_t m, void* y) const {
-  thread_local Scratch inputs, results;
+  thread_local Scratch inputs, results, sums_of_x, offsets_of_y;
   if (m == 0 || n == 0) return;
   const Spec& spec = product->spec();
   const auto element = static_cast<std::size_t>(spec.x_bytes()), result = static_cast<std::size_t>(spec.y_bytes());
@@ -124,7 +139,16 @@ void Linear::compute(const std::byte* packed, const void* x, std::int64_t m, voi
   const bool direct = spec.n == n && reinterpret_cast<std::uintptr_t>(y) % 16 == 0;
   const std::size_t to_row = static_cast<std::size_t>(n) * result, wide = static_cast<std::size_t>(spec.n) * result;
   std::byte* const sums = direct ? static_cast<std::byte*>(y) : results.of(wide * static_cast<std::size_t>(m));
-  product->launch(packed, x, m, sums, bias.data(), alpha);
+  const void* c = nullptr;
+  if (offsets) {
+    const std::int64_t blocks = offsets->spec().k;
+    auto* const xs = reinterpret_cast<float*>(sums_of_x.of(static_cast<std::size_t>(m * blocks) * sizeof(float)));
+    auto* const ys = reinterpret_cast<float*>(offsets_of_y.of(static_cast<std::size_t>(m * spec.n) * sizeof(float)));
+    sum_blocks(spec, static_cast<const std::byte*>(x), m, block, blocks, xs);
+    offsets->launch(packed + product->packed_bytes(), xs, m, ys, bias.data(), 1);
+    c = ys;
+  }
+  product->launch(packed, x, m, sums, bias.data(), alpha, c);
   if (!direct)
     for (std::int64_t i = 0; i < m; ++i)
       std::memcpy(static_cast<std::byte*>(y) + static_cast<std::size_t>(i) * to_row,

@@ -38,8 +38,9 @@ class Scratch {
 struct Spec {
   std::string x, w, y;        // formats
   std::int64_t n = 0, k = 0;  // multiples of kPanelRows and of the formats' blocks
-  std::string x_from;         // if launches quantize x: the format that they take
-  std::string bias;           // its format; empty: there is none
+  std::string x_from = {};    // if launches quantize x: the format that they take
+  std::string bias = {};      // its format; empty: there is none
+  std::string c = {};         // that of a matrix [m][n] that is added; empty: there is none
   auto operator<=>(const Spec&) const = default;
 
   std::int64_t x_bytes() const;  // of an element that a launch takes
@@ -58,8 +59,9 @@ class Product {
   std::size_t packed_bytes() const { return scales_at_ + aligned(layer_.weight_bytes(StreamName::scales)); }
   // `to`: packed_bytes(), aligned to kAlign.
   void pack(Operand w, std::byte* to) const;
-  // Any thread. `alpha` multiplies the product, but not the bias.
-  void launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias, float alpha) const;
+  // Any thread. `alpha` multiplies the product, but not the bias and c.
+  void launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias, float alpha,
+              const void* c = nullptr) const;
 
  private:
   Spec spec_;
@@ -71,12 +73,18 @@ class Product {
 
 // Of a node. Its sizes need not be those of the product.
 struct Linear {
-  std::shared_ptr<const Product> product;
+  std::shared_ptr<const Product> product = {};
   std::int64_t n = 0, k = 0;
-  std::vector<std::int32_t> order;  // of the product's column i: the column of x, or -1; empty: the same, then zeros
+  std::vector<std::int32_t> order =
+      {};  // of the product's column i: the column of x, or -1; empty: the same, then zeros
   float alpha = 1;
-  std::vector<std::byte> bias;  // as long as the product's n
+  std::vector<std::byte> bias = {};  // as long as the product's n
+  // If columns have offsets, y also has the sums of x over each `block` columns of the product, times other weights of
+  // floats, which lie packed behind those of the product. The bias is added there.
+  std::shared_ptr<const Product> offsets = {};
+  std::int64_t block = 0;
 
+  std::size_t packed_bytes() const { return product->packed_bytes() + (offsets ? offsets->packed_bytes() : 0); }
   void compute(const std::byte* packed, const void* x, std::int64_t m, void* y) const;  // any thread
 };
 

@@ -18,25 +18,28 @@ import sys
 sys.path.insert(0, {here!r})
 import session
 session.register({plugin!r})
-case, path = session.small_case(bias=True, n=70), {path!r}
+case, path = session.small_case(**{case!r}), {path!r}
 opened = session.open_model(path, provider={{"trust_context": {trust!r}}})
 assert session.taken(opened) == ["EPContext"], session.taken(opened)
 assert all(session.right(opened, case, i) for i in range(len(case.feeds)))
 """
 
 
-def write_context(folder):
-    """An EPContext model of the case in CHILD; the session that writes it computes, too."""
-    case, path = session.small_case(bias=True, n=70), os.path.join(folder, "context.onnx")
+CASES = {"bias": True, "n": 70}, {"bits": 8, "zeros": "codes"}
+
+
+def write_context(folder, arguments=CASES[0]):
+    """An EPContext model of a small case; the session that writes it computes, too."""
+    case, path = session.small_case(**arguments), os.path.join(folder, "context.onnx")
     writing = session.open_model(case.model, ep__context_enable="1", ep__context_file_path=path)
     if session.taken(writing) != ["MatMulNBits"] or not session.right(writing, case, 1):
         raise AssertionError("the session that writes the model is wrong")
     return path
 
 
-def compiled_by(plugin, path, trust, cache):
+def compiled_by(plugin, arguments, path, trust, cache):
     """How many kernels a process compiles that opens the model with an empty cache."""
-    code = CHILD.format(here=os.path.dirname(os.path.abspath(__file__)), plugin=os.path.abspath(plugin), path=path, trust=trust)
+    code = CHILD.format(here=os.path.dirname(os.path.abspath(__file__)), plugin=os.path.abspath(plugin), case=arguments, path=path, trust=trust)
     env = os.environ | {"TILEWRIGHT_CACHE": cache, "TILEWRIGHT_LOG": "info"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     if done.returncode:
@@ -45,17 +48,20 @@ def compiled_by(plugin, path, trust, cache):
 
 
 def context(plugin):
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_context(folder)
-        without, trusted = (compiled_by(plugin, path, trust, os.path.join(folder, trust, "cache.db")) for trust in "01")
-    if not without:
-        return "skipped: nothing is compiled here without the model's kernels either; install libLLVM"
-    return True if not trusted else f"failed: {trusted} kernels are compiled, {without} without trust_context"
+    for arguments in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            path = write_context(folder, arguments)
+            without, trusted = (compiled_by(plugin, arguments, path, trust, os.path.join(folder, trust, "cache.db")) for trust in "01")
+        if not without:
+            return "skipped: nothing is compiled here without the model's kernels either; install libLLVM"
+        if trusted:
+            return f"failed: {arguments}: {trusted} kernels are compiled, {without} without trust_context"
+    return True
 
 
 def damaged_context():
     """Kernels that are cut short are compiled again; a node that says something else is an error with a sentence."""
-    case = session.small_case(bias=True, n=70)
+    case = session.small_case(**CASES[0])
     with tempfile.TemporaryDirectory() as folder:
         path = write_context(folder)
 

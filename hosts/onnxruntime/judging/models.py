@@ -57,6 +57,13 @@ def error_of_x(x, w, k):
     return (blocks / 254 * (1 + 2 * HALF)) @ weights.T + np.abs(x) @ np.abs(w).T * HALF
 
 
+def magnitudes(w, codes, zeros, scales, bits):
+    """Those of the parts that a weight is computed as: of 8 bits, of which no format has zero points, two."""
+    if bits < 8:
+        return np.abs(w)
+    return (np.abs(codes.astype("f8") - 128) + np.abs(zeros.astype("f8") - 128)) * np.abs(scales.astype("f8"))
+
+
 def matmul_nbits(rng, bits, block, zeros, level, floats, n, k, bias=False, groups=False, rows=(1, 5, 33), batch=False):
     """zeros: "none", "codes" (packed), "middle" (codes that are all in the middle) or "floats"."""
     dtype, kind, step = TYPES[floats]
@@ -87,19 +94,20 @@ def matmul_nbits(rng, bits, block, zeros, level, floats, n, k, bias=False, group
     model = model_of([node], [("x", kind, shape)], [("y", kind, shape[:-1] + [n])], constants)
 
     w = (codes[:, :k].astype("f8") - zero.astype("f8")[:, group]) * scales.astype("f8")[:, group]
+    parts = magnitudes(w, codes[:, :k], zero[:, group], scales[:, group], bits)
     feeds, wanted, bounds = [], [], []
     for m in rows:
         x = rng.standard_normal((m, k)).astype(dtype)
-        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ np.abs(w).T
+        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ parts.T
         bound = size * (k * 2.0**-23 + (HALF if floats == "f32" else 0)) + np.abs(exact) * step + 1e-6
         if level == 4:
-            bound += error_of_x(x.astype("f8"), w, k)
+            bound += error_of_x(x.astype("f8"), parts, k)
         to = (1, m, n) if batch else (m, n)
         feeds.append({"x": x.reshape(*to[:-1], k)})
         wanted.append(exact.reshape(to))
         bounds.append(bound.reshape(to))
     name = f"bits={bits} block={block} zeros={zeros} level={level} {floats} n={n} k={k}" + " bias" * bias + " g_idx" * groups + " batch" * batch
-    ours = block >= 32 and not (bits == 8 and zeros in ("codes", "floats"))
+    ours = block >= 32
     return Case("MatMulNBits", name, model, feeds, wanted, bounds, ours)
 
 
@@ -239,22 +247,21 @@ def dequantized(rng, kind, block, zeros, floats, level, gemm, n, k, rows=(1, 5, 
         nodes.append(onnx.helper.make_node("Gemm", ["x", "f", "b"], ["y"], transB=1))
     else:
         nodes.append(onnx.helper.make_node("MatMul", ["x", "f"], ["y"]))
+    excess = 128 if kind == "int8" else 0  # of a code over its value
+    parts = np.abs(w) if kind == "e4m3" else magnitudes(w, values.T + excess, zero[repeat].T + excess, scales[repeat].T, bits)
     model = model_of(nodes, [("x", float_kind, ["m", k])], [("y", float_kind, ["m", n])], constants)
     feeds, wanted, bounds = [], [], []
     for m in rows:
         x = rng.standard_normal((m, k)).astype(dtype)
-        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ np.abs(w).T
+        exact, size = x.astype("f8") @ w.T + shift, np.abs(x.astype("f8")) @ parts.T
         # ONNX Runtime rounds the dequantized weights of float16, and so is allowed to.
         bound = size * (k * 2.0**-23 + HALF) + np.abs(exact) * step + 1e-6
         if level == 4:
-            bound += error_of_x(x.astype("f8"), w, k)
+            bound += error_of_x(x.astype("f8"), parts, k)
         feeds.append({"x": x})
         wanted.append(exact)
         bounds.append(bound)
-    symmetric = zeros == "middle" or kind.startswith("int") and zeros == "none"
-    ours = symmetric or bits == 4
-    if kind == "e4m3":
-        ours = block <= 0 or k <= block
+    ours = (block <= 0 or k <= block) if kind == "e4m3" else True
     if 0 < block < 32:
         ours = False
     name = f"{kind} block={block} zeros={zeros} {floats} level={level} {'Gemm' if gemm else 'MatMul'} n={n} k={k}"

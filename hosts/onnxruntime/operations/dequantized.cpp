@@ -163,7 +163,7 @@ std::vector<const OrtNode*> take_dequantized(Kernels& kernels, const OrtNode* pr
   const std::optional<Pattern> pattern = pattern_of(product);
   if (!pattern) return {};
   const Converted made = read(*pattern, quantizes, false);
-  kernels.product(spec_of(made.weights, storage_of(made.weights)));
+  linear_of(kernels, made.weights, storage_of(made.weights));
   return {pattern->dequantize, pattern->product};
 }
 

@@ -97,16 +97,20 @@ const OrtCustomOp& ggml_schema() {
 
 OrtNodeComputeInfo* compile_ggml(Kernels& kernels, const Node& node, std::size_t input) {
   const Weights w = read(node);
-  Linear linear{.product = kernels.product(w.spec), .n = w.n, .k = w.k, .order = {}, .bias = {}};
+  Linear linear{.product = kernels.product(w.spec), .n = w.n, .k = w.k};
   if (w.bias) {
     linear.bias.resize(static_cast<std::size_t>(w.spec.n) * sizeof(float));
     std::memcpy(linear.bias.data(), w.bias->data, static_cast<std::size_t>(w.n) * sizeof(float));
   }
-  if (w.spec.n == w.n) return compile(std::move(linear), {.data = w.bytes.data}, input);
   const Format format = Format::parse(w.spec.w);
-  std::vector<std::byte> padded(static_cast<std::size_t>(format.total_bytes(w.spec.n, w.k)));
-  std::memcpy(padded.data(), w.bytes.data, static_cast<std::size_t>(format.total_bytes(w.n, w.k)));
-  return compile(std::move(linear), {.data = padded.data()}, input);
+  std::vector<std::byte> padded;
+  if (w.spec.n != w.n) {
+    padded.resize(static_cast<std::size_t>(format.total_bytes(w.spec.n, w.k)));
+    std::memcpy(padded.data(), w.bytes.data, static_cast<std::size_t>(format.total_bytes(w.n, w.k)));
+  }
+  Bytes packed = allocate(linear.packed_bytes());
+  linear.product->pack({.data = padded.empty() ? w.bytes.data : padded.data()}, packed.get());
+  return compile(std::move(linear), std::move(packed), input);
 }
 
 }  // namespace tilewright::onnxruntime

@@ -17,12 +17,9 @@ class MatMulNBits : public PackedKernel {
         linear_(linear_of(kernels, weights_, storage_)) {}
 
  private:
-  std::size_t packed_bytes() const override { return linear_.product->packed_bytes(); }
+  std::size_t packed_bytes() const override { return linear_.packed_bytes(); }
 
-  void pack(std::byte* to) override {
-    const Streams streams = streams_of(weights_, storage_);
-    linear_.product->pack({.data = streams.data, .scales = streams.scales.data()}, to);
-  }
+  void pack(std::byte* to) override { onnxruntime::pack(linear_, weights_, storage_, to); }
 
   void compute(OrtKernelContext* context) override {
     const Tensor x = tensor_of(input_of(context, input_));
@@ -42,7 +39,7 @@ class MatMulNBits : public PackedKernel {
 
 void take_matmul_nbits(Kernels& kernels, const Node& node) {
   const NBits w = read_nbits(node);
-  kernels.product(spec_of(w, storage_of(w)));
+  linear_of(kernels, w, storage_of(w));
 }
 
 OrtKernelImpl* make_matmul_nbits(Kernels& kernels, const Node& node, const NBitsInputs& inputs) {

@@ -116,6 +116,43 @@ std::vector<std::byte> scales_of(const NBits& w, const Storage& s) {
   return stored;
 }
 
+// The streams of the format. `data` may be the model's own tensor.
+struct Streams {
+  std::vector<std::byte> memory, scales;
+  const void* data = nullptr;
+};
+
+Streams streams_of(const NBits& w, const Storage& s) {
+  Streams to;
+  to.scales = scales_of(w, s);
+  const bool bytes = w.bits == 8, blocks = bytes && !s.by_rows;
+  const std::int64_t groups = s.cols / 32, row_bytes = blocks ? groups * 34 : s.cols / (bytes ? 1 : 2);
+  if (w.bits == 4 && s.order.empty() && s.rows == w.n && s.cols == w.blocks * w.block) {
+    to.data = w.codes.data;
+    return to;
+  }
+  to.memory.resize(static_cast<std::size_t>(s.rows * row_bytes));
+  to.data = to.memory.data();
+  // Codes of 2 bits keep their values as codes of 4, whose middle is 8. Signed bytes are less by 128.
+  const std::uint32_t shift = w.bits == 2 && !s.zeros ? 8 - 2 : 0, flip = bytes && !w.fp8 ? 0x80 : 0;
+  const std::int64_t columns = s.order.empty() ? w.k : s.cols;
+  for (std::int64_t row = 0; row < w.n; ++row) {
+    auto* const codes = reinterpret_cast<std::uint8_t*>(to.memory.data()) + row * row_bytes;
+    for (std::int64_t i = 0; i < columns; ++i) {
+      const std::int64_t column = s.order.empty() ? i : s.order[static_cast<std::size_t>(i)];
+      const std::uint32_t code = column < 0 ? 0 : w.code(row, column) + shift;
+      if (!bytes)
+        codes[i / 2] |= static_cast<std::uint8_t>(code << (i % 2 * 4));
+      else
+        codes[blocks ? i / 32 * 34 + 2 + i % 32 : i] = static_cast<std::uint8_t>(column < 0 ? 0 : code ^ flip);
+    }
+    for (std::int64_t g = 0; blocks && g < groups; ++g)
+      std::memcpy(codes + g * 34, to.scales.data() + (row * groups + g) * 2, 2);
+  }
+  if (blocks) to.scales.clear();
+  return to;
+}
+
 }  // namespace
 
 std::uint32_t NBits::code(std::int64_t row, std::int64_t column) const {
@@ -188,10 +225,9 @@ NBits read_nbits(const Node& node) {
 Storage storage_of(const NBits& w) {
   Storage s;
   const bool middle = symmetric(w);
-  if (w.bits == 8 && !middle)
-    refuse("zero_points", "", "are not all 128, and no format of 8 bits has zero points in blocks");
-  s.zeros = !middle;
-  s.by_rows = w.blocks == 1 && middle && w.bits != 2;
+  s.offsets = w.bits == 8 && !middle;
+  s.zeros = w.bits < 8 && !middle;
+  s.by_rows = w.blocks == 1 && !s.zeros && w.bits != 2;
   s.group = s.by_rows ? 32 : w.bits == 8 ? 32 : static_cast<int>(std::min<std::int64_t>(w.block, 128));
   if (s.by_rows)
     s.format = w.fp8 ? "e4m3_row" : w.bits == 8 ? "int8_row" : "int4_row";
@@ -208,8 +244,9 @@ Storage storage_of(const NBits& w) {
 }
 
 Spec spec_of(const NBits& w, const Storage& s) {
-  Spec spec = float_spec(float_format(w.type), s.format, w.quantizes && !w.fp8, w.bias.has_value());
+  Spec spec = float_spec(float_format(w.type), s.format, w.quantizes && !w.fp8, w.bias && !s.offsets);
   spec.n = s.rows, spec.k = s.cols;
+  if (s.offsets) spec.c = "f32";
   return spec;
 }
 
@@ -218,44 +255,32 @@ Linear linear_of(Kernels& kernels, const NBits& w, const Storage& s) {
                 .n = w.n,
                 .k = w.k,
                 .order = s.order,
-                .alpha = std::scalbn(1.0f, s.exponent),
-                .bias = {}};
+                .alpha = std::scalbn(1.0f, s.exponent)};
+  if (s.offsets) {
+    Spec spec = float_spec("f32", "f32", false, w.bias.has_value());
+    spec.n = s.rows, spec.k = w.blocks;
+    linear.offsets = kernels.product(spec);
+    linear.block = s.by_rows ? s.cols : w.block;
+  }
   if (!w.bias) return linear;
-  const auto element = static_cast<std::size_t>(linear.product->spec().y_bytes());
-  linear.bias.resize(static_cast<std::size_t>(s.rows) * element);
-  std::memcpy(linear.bias.data(), w.bias->data, static_cast<std::size_t>(w.n) * element);
+  std::vector<float> bias = floats_of(*w.bias);
+  bias.resize(static_cast<std::size_t>(s.rows));
+  const Format format = Format::parse((s.offsets ? linear.offsets : linear.product)->spec().bias);
+  linear.bias.resize(static_cast<std::size_t>(format.total_bytes(1, s.rows)));
+  format.info().encode(bias.data(), 1, s.rows, {.data = linear.bias.data()}, 0);
   return linear;
 }
 
-Streams streams_of(const NBits& w, const Storage& s) {
-  Streams to;
-  to.scales = scales_of(w, s);
-  const bool bytes = w.bits == 8, blocks = bytes && !s.by_rows;
-  const std::int64_t groups = s.cols / 32, row_bytes = blocks ? groups * 34 : s.cols / (bytes ? 1 : 2);
-  if (w.bits == 4 && s.order.empty() && s.rows == w.n && s.cols == w.blocks * w.block) {
-    to.data = w.codes.data;
-    return to;
-  }
-  to.memory.resize(static_cast<std::size_t>(s.rows * row_bytes));
-  to.data = to.memory.data();
-  // Codes of 2 bits keep their values as codes of 4, whose middle is 8. Signed bytes are less by 128.
-  const std::uint32_t shift = w.bits == 2 && !s.zeros ? 8 - 2 : 0, flip = bytes && !w.fp8 ? 0x80 : 0;
-  const std::int64_t columns = s.order.empty() ? w.k : s.cols;
-  for (std::int64_t row = 0; row < w.n; ++row) {
-    auto* const codes = reinterpret_cast<std::uint8_t*>(to.memory.data()) + row * row_bytes;
-    for (std::int64_t i = 0; i < columns; ++i) {
-      const std::int64_t column = s.order.empty() ? i : s.order[static_cast<std::size_t>(i)];
-      const std::uint32_t code = column < 0 ? 0 : w.code(row, column) + shift;
-      if (!bytes)
-        codes[i / 2] |= static_cast<std::uint8_t>(code << (i % 2 * 4));
-      else
-        codes[blocks ? i / 32 * 34 + 2 + i % 32 : i] = static_cast<std::uint8_t>(column < 0 ? 0 : code ^ flip);
-    }
-    for (std::int64_t g = 0; blocks && g < groups; ++g)
-      std::memcpy(codes + g * 34, to.scales.data() + (row * groups + g) * 2, 2);
-  }
-  if (blocks) to.scales.clear();
-  return to;
+void pack(const Linear& linear, const NBits& w, const Storage& s, std::byte* to) {
+  const Streams streams = streams_of(w, s);
+  linear.product->pack({.data = streams.data, .scales = streams.scales.data()}, to);
+  if (!s.offsets) return;
+  std::vector<float> offsets = floats_of(w.scales);  // w = (code - 128) scale + (128 - zero) scale
+  for (std::int64_t row = 0; row < w.n; ++row)
+    for (std::int64_t b = 0; b < w.blocks; ++b)
+      offsets[static_cast<std::size_t>(row * w.blocks + b)] *= 128 - w.zero(row, b);
+  offsets.resize(static_cast<std::size_t>(s.rows * w.blocks));
+  linear.offsets->pack({.data = offsets.data()}, to + linear.product->packed_bytes());
 }
 
 }  // namespace tilewright::onnxruntime

@@ -35,6 +35,7 @@ struct Storage {
   bool by_rows = false;
   int group = 0;                    // columns that share a scale in the format
   bool zeros = false;               // whether the format has zero points
+  bool offsets = false;             // whether zero points become Linear::offsets, since no format of 8 bits has them
   std::int64_t rows = 0, cols = 0;  // n and k as stored
   std::vector<std::int32_t> order;  // Linear::order
   int exponent = 0;                 // scales are divided by 2^exponent, which fits them into half precision
@@ -42,15 +43,11 @@ struct Storage {
 // Throws Error (unsupported). It does not read the codes.
 Storage storage_of(const NBits& w);
 
-// The streams of the format. `data` may be the model's own tensor.
-struct Streams {
-  std::vector<std::byte> memory, scales;
-  const void* data = nullptr;
-};
 // The product of x by them, for which the kernels are prepared.
 Spec spec_of(const NBits& w, const Storage& storage);
 // Without the packed weights. Prepares the kernels.
 Linear linear_of(Kernels& kernels, const NBits& w, const Storage& storage);
-Streams streams_of(const NBits& w, const Storage& storage);
+// `to`: packed_bytes() of the linear.
+void pack(const Linear& linear, const NBits& w, const Storage& storage, std::byte* to);
 
 }  // namespace tilewright::onnxruntime
