@@ -186,6 +186,8 @@ def integer_cases(quick):
 
 # Types of dequantized weights: the type in ONNX, bits, the least value, the values' number.
 QUANTIZED = {
+    "int2": (onnx.TensorProto.INT2, 2, -2, 4),
+    "uint2": (onnx.TensorProto.UINT2, 2, 0, 4),
     "int4": (onnx.TensorProto.INT4, 4, -8, 16),
     "uint4": (onnx.TensorProto.UINT4, 4, 0, 16),
     "int8": (onnx.TensorProto.INT8, 8, -128, 256),
@@ -249,7 +251,7 @@ def dequantized(rng, kind, block, zeros, floats, level, gemm, n, k, rows=(1, 5, 
         nodes.append(onnx.helper.make_node("MatMul", ["x", "f"], ["y"]))
     excess = 128 if kind == "int8" else 0  # of a code over its value
     parts = np.abs(w) if kind == "e4m3" else magnitudes(w, values.T + excess, zero[repeat].T + excess, scales[repeat].T, bits)
-    model = model_of(nodes, [("x", float_kind, ["m", k])], [("y", float_kind, ["m", n])], constants)
+    model = model_of(nodes, [("x", float_kind, ["m", k])], [("y", float_kind, ["m", n])], constants, opset=25 if bits == 2 else 21)
     feeds, wanted, bounds = [], [], []
     for m in rows:
         x = rng.standard_normal((m, k)).astype(dtype)
