@@ -216,6 +216,32 @@ def again(plugin):
     return True if done.returncode == 0 else f"failed: it ended with {done.returncode}: {done.stderr[-600:]}"
 
 
+PACKAGE = """
+import onnxruntime, tilewright.onnxruntime, session
+case = session.small_case()
+options = tilewright.onnxruntime.session_options(operations="MatMulNBits")
+assert tilewright.onnxruntime.register() and session.right(onnxruntime.InferenceSession(case.model, options), case, 1)
+try:
+    onnxruntime.InferenceSession(case.model, tilewright.onnxruntime.session_options(operations="MatMulBits"))
+except Exception as error:
+    assert "operations=MatMulBits is not an operation of this provider" in str(error), error
+else:
+    raise AssertionError("a wrong name is taken")
+"""
+
+
+def package(plugin):
+    """tilewright.onnxruntime of this source tree."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    library = os.path.join(os.path.dirname(os.path.abspath(plugin)), "libtilewright_c.so")
+    if not os.path.exists(library):
+        return "skipped: there is no libtilewright_c.so beside the plugin"
+    paths = os.pathsep.join((here, os.path.join(here, "..", "..", "..", "python")))
+    env = os.environ | {"PYTHONPATH": paths, "TILEWRIGHT_LIBRARY": library}
+    done = subprocess.run([sys.executable, "-c", PACKAGE], env=env, capture_output=True, text=True)
+    return True if done.returncode == 0 else f"failed: {done.stderr[-600:]}"
+
+
 def in_process(plugin, variables, pattern):
     """A session in a process with these environment variables serves, and one line says what is wrong."""
     code = CHILD.format(here=os.path.dirname(os.path.abspath(__file__)), plugin=os.path.abspath(plugin))
@@ -237,6 +263,7 @@ def troubles(args):
         yield "1, 2 and 7 threads, and no tokens", any_threads()
         yield "attributes of tilewright.MatMul", wrong_ggml()
         yield "registered three times", again(args.plugin)
+        yield "tilewright.onnxruntime", package(args.plugin)
         yield "a session that does not prepack", without_prepacking()
         yield "no libLLVM", in_process(args.plugin, {"TILEWRIGHT_LLVM": none, "TILEWRIGHT_CACHE": cache}, r"libLLVM .*none was not found")
         yield "a cache that cannot be written", in_process(args.plugin, {"TILEWRIGHT_CACHE": "/proc/cache.db"}, r"/proc/cache\.db cannot be created")
