@@ -116,7 +116,8 @@ Settings::Settings(const OrtSessionOptions* options)
       quantizes(session_entry(options, "session.qdq_matmulnbits_accuracy_level") == "4") {
   if (!operations || *operations == "all") return;
   std::string known = kDequantize;
-  for (const Operation& op : onnxruntime::operations()) known += std::string(", ") + op.name;
+  for (const Operation& op : onnxruntime::operations())
+    if (op.take) known += std::string(", ") + op.name;
   for_each_name(*operations, [&](std::string_view name) {
     if ((", " + known + ", ").find(", " + std::string(name) + ", ") == std::string::npos)
       throw Error(ErrorCode::invalid_argument, "operations", std::string(name),
@@ -177,9 +178,9 @@ void ExecutionProvider::use_compiled(const OrtNode* node) {
   try {
     if (settings_.trusts) return kernels_->use(kernels_in(*compiled));
     log(logger_, ORT_LOGGING_LEVEL_WARNING,
-        "tilewright: the kernels in this model are not used, and compiled where the cache has none, since they are "
-        "code "
-        "that would run in this process; if you trust the model, set the provider's option trust_context to 1");
+        "tilewright: the kernels in this model are not used, since they are code that would run in this process, and "
+        "are "
+        "compiled again; if you trust the model, set the provider's option trust_context to 1");
   } catch (const std::exception& e) {
     log(logger_, ORT_LOGGING_LEVEL_WARNING,
         std::string("tilewright: the kernels in this model cannot be used and are compiled again: ") + e.what());
@@ -190,7 +191,7 @@ void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* suppor
   if (const Operation* op = operation_of(node)) {
     const OrtKernelDef* kernel = nullptr;  // null: another type, or another provider has the node
     check(g_ep_api->EpGraphSupportInfo_LookUpKernel(support, node, &kernel));
-    if (!kernel || (op->name == kContext && !is_context(GraphNode(node)))) return;
+    if (!kernel || (op->create == create_context && !is_context(GraphNode(node)))) return;
     if (!wants(op->name))
       throw Error(ErrorCode::unsupported, "operations", "",
                   "leaves it out: ONNX Runtime is faster on this CPU, or the option names others");
