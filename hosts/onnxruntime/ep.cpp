@@ -12,6 +12,7 @@
 #include "hosts/onnxruntime/operations/ggml.h"
 #include "hosts/onnxruntime/operations/integers.h"
 #include "hosts/onnxruntime/operations/matmul_nbits.h"
+#include "hosts/onnxruntime/operations/nvfp4.h"
 
 namespace tilewright::onnxruntime {
 namespace {
@@ -204,7 +205,8 @@ void ExecutionProvider::claim(const OrtNode* node, OrtEpGraphSupportInfo* suppor
   const OrtNodeFusionOptions options{kOrtApi, true};
   if (is_ggml(node)) return check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, &node, 1, &options));
   if (!wants(kDequantize) || settings_.context) return;
-  const std::vector<const OrtNode*> fused = take_dequantized(*kernels_, node, settings_.quantizes);
+  std::vector<const OrtNode*> fused = take_nvfp4(*kernels_, node, settings_.quantizes);
+  if (fused.empty()) fused = take_dequantized(*kernels_, node, settings_.quantizes);
   if (!fused.empty()) check(g_ep_api->EpGraphSupportInfo_AddNodesToFuse(support, fused.data(), fused.size(), &options));
 }
 
@@ -218,7 +220,8 @@ void ExecutionProvider::compile(const OrtGraph* graph, const OrtNode* fused, Ort
     return;
   }
   if (!settings_.context) {
-    *made = compile_dequantized(*kernels_, graph, settings_.quantizes);
+    *made = compile_nvfp4(*kernels_, graph, settings_.quantizes);
+    if (!*made) *made = compile_dequantized(*kernels_, graph, settings_.quantizes);
     return;
   }
   const OrtNode* const node = nodes_of(graph).at(0);

@@ -14,7 +14,7 @@ namespace {
 Problem problem_of(const Spec& s) {
   return Problem::parse("gemm x=" + s.x + " w=" + s.w + " y=" + s.y + " m=1 n=" + std::to_string(s.n) +
                         " k=" + std::to_string(s.k) + (s.bias.empty() ? "" : " bias=" + s.bias) +
-                        (s.c.empty() ? "" : " c=" + s.c));
+                        (s.c.empty() ? "" : " c=" + s.c) + (s.w == "nvfp4" ? " global=mul" : ""));
 }
 
 LayerOptions options_of(const Spec& s) {
@@ -93,7 +93,7 @@ Product::Product(Engine& engine, const Device& launches, const Device& loads, co
 void Product::pack(Operand w, std::byte* to) const {
   if (layer_.packed()) {
     const Gemm& gemm = *layer_.problems().main.as<Gemm>();
-    engine_->pack(gemm, loads_, nullptr, w, {.data = to, .scales = to + scales_at_});
+    engine_->pack(gemm, loads_, nullptr, w, {.data = to, .scales = to + scales_at_, .global = nullptr});
     return;
   }
   std::memcpy(to, w.data, layer_.weight_bytes(StreamName::data));
@@ -103,10 +103,12 @@ void Product::pack(Operand w, std::byte* to) const {
 void Product::launch(const std::byte* packed, const void* x, std::int64_t m, void* y, const void* bias, float alpha,
                      const void* c) const {
   thread_local Scratch scratch;
+  static constexpr float kOne = 1;  // a factor of the whole matrix is in `alpha`
   GemmArgs args;
   args.x.data = x;
   args.w.data = packed;
   args.w.scales = packed + scales_at_;
+  if (spec_.w == "nvfp4") args.w.global = &kOne;
   args.y = y;
   args.m = m;
   args.bias = spec_.bias.empty() ? nullptr : bias;

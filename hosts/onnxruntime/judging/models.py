@@ -287,6 +287,50 @@ def dequantized_cases(quick):
         yield dequantized(rng, *each, *shapes[i % len(shapes)])
 
 
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+
+def nvfp4(rng, level, gemm, n, k, rows=(1, 5, 33)):
+    """FLOAT4E2M1 in blocks of 16, as Model Optimizer exports it. ONNX Runtime has no CPU kernels for it."""
+    types, kind = onnx.TensorProto, onnx.TensorProto.FLOAT
+    codes, scales = rng.integers(0, 16, (k, n)), rng.integers(1, 120, (k // 16, n))
+    factor = np.float32(0.003)
+    w = (E2M1[codes] * (decoded_e4m3(scales) * float(factor))[np.arange(k) // 16]).T
+    stored = [each.T if gemm else each for each in (codes, scales)]
+    constants = [
+        onnx.helper.make_tensor("w", types.FLOAT4E2M1, stored[0].shape, packed_codes(stored[0].reshape(-1).astype(np.uint8), 4).tobytes(), raw=True),
+        onnx.helper.make_tensor("s", types.FLOAT8E4M3FN, stored[1].shape, stored[1].astype(np.uint8).tobytes(), raw=True),
+        ("factor", factor),
+    ]
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["s", "factor"], ["scales"]),
+        onnx.helper.make_node("DequantizeLinear", ["w", "scales"], ["f"], axis=1 if gemm else 0, block_size=16),
+    ]
+    shift = np.zeros(n, "f4")
+    if gemm:
+        shift = rng.standard_normal(n).astype("f4")
+        constants.append(("b", shift))
+        nodes.append(onnx.helper.make_node("Gemm", ["x", "f", "b"], ["y"], transB=1))
+    else:
+        nodes.append(onnx.helper.make_node("MatMul", ["x", "f"], ["y"]))
+    model = model_of(nodes, [("x", kind, ["m", k])], [("y", kind, ["m", n])], constants, opset=23)
+    xs = [rng.standard_normal((m, k)).astype("f4") for m in rows]
+    wanted = [x.astype("f8") @ w.T + shift for x in xs]
+    bounds = [np.abs(x.astype("f8")) @ np.abs(w).T * (k * 2.0**-23) + np.abs(y) * 2.0**-23 + 1e-6 for x, y in zip(xs, wanted)]
+    if level == 4:
+        bounds = [bound + error_of_x(x.astype("f8"), w, k) for x, bound in zip(xs, bounds)]
+    entries = {"session__qdq_matmulnbits_accuracy_level": str(level)}
+    name = f"level={level} {'Gemm' if gemm else 'MatMul'} n={n} k={k}"
+    return Case("NVFP4 and its product", name, model, [{"x": x} for x in xs], wanted, bounds, True, entries)
+
+
+def nvfp4_cases():
+    rng = np.random.default_rng(7)
+    for i, (n, k) in enumerate(((64, 256), (70, 208), (16, 96), (33, 16))):
+        for level in (0, 4):
+            yield nvfp4(rng, level, (i + level // 4) % 2 == 1, n, k)
+
+
 # ggml's types: columns and bytes of a block, and where it has halves, which random bytes would make infinite.
 GGML = {
     "q4_0": (32, 18, (0,)),
@@ -345,4 +389,5 @@ def all_cases(quick=False):
     yield from nbits_cases(quick)
     yield from integer_cases(quick)
     yield from dequantized_cases(quick)
+    yield from nvfp4_cases()
     yield from ggml_cases(quick)
