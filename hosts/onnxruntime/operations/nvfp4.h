@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by NVFP4 weights as Model Optimizer exports them: FLOAT4E2M1 in blocks of 16 along the reduction, dequantized
-// by scales that are FLOAT8E4M3FN, dequantized by one number. ONNX Runtime has no kernels for these on CPUs.
+// Products by NVFP4 weights as Model Optimizer exports them: FLOAT4E2M1 in blocks of 16 along the reduction,
+// dequantized by scales that are FLOAT8E4M3FN, dequantized by one number. ONNX Runtime has no kernels for these on
+// CPUs.
 #pragma once
 
 #include <vector>
