@@ -3,6 +3,8 @@
 
 #include <tilewright/error.h>
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -65,8 +67,12 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }
 
 Bytes allocate(std::size_t bytes) {
-  Bytes memory(static_cast<std::byte*>(std::aligned_alloc(kAlign, aligned(std::max<std::size_t>(bytes, 1)))));
+  constexpr std::size_t kHugePage = 2 << 20;
+  const std::size_t align = bytes < 2 * kHugePage ? kAlign : kHugePage, rounded = (bytes + align - 1) / align * align;
+  Bytes memory(static_cast<std::byte*>(std::aligned_alloc(align, std::max(rounded, align))));
   if (!memory) throw std::bad_alloc();
+  // Weights are read from end to end at every token, so that huge pages save most misses of the TLB.
+  if (align == kHugePage) ::madvise(memory.get(), rounded, MADV_HUGEPAGE);
   return memory;
 }
 
