@@ -33,3 +33,9 @@ assert tool("plan", str(problem), "--arch", "sm_90a").returncode == 0
 refused = tool("plan", "gemm x=f16 w=q4_O y=f16 m=1 n=64 k=64")
 assert refused.returncode == 1 and "did you mean q4_0" in refused.stderr, refused
 assert not {"numpy", "torch", "tqdm"} & set(sys.modules)
+
+# ONNX Runtime's part is in the wheel, though ONNX Runtime is not here.
+import ctypes  # noqa: E402
+import os  # noqa: E402
+
+assert ctypes.CDLL(os.path.join(os.path.dirname(tw.__file__), "_lib", "libtilewright_ort.so")).CreateEpFactories
