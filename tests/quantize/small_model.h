@@ -87,7 +87,8 @@ inline std::vector<std::string> quantized(const QuantizeReport& report) {
 using Names = std::vector<std::string>;
 
 inline std::vector<float> decode(const char* format, const std::vector<std::byte>& data,
-                                 const std::vector<std::byte>& scales, const float* global, std::int64_t rows, std::int64_t cols) {
+                                 const std::vector<std::byte>& scales, const float* global, std::int64_t rows,
+                                 std::int64_t cols) {
   std::vector<float> values(static_cast<std::size_t>(rows * cols));
   Format::parse(format).info().decode({data.data(), scales.data(), global}, rows, cols, values.data());
   return values;
@@ -111,7 +112,8 @@ inline void killed(const Model& model, const std::string& format, const char* ou
   REQUIRE(WIFSIGNALED(status));
 }
 
-inline std::string message(const Model& model, const std::string& format, const char* output, const QuantizePolicy& policy) {
+inline std::string message(const Model& model, const std::string& format, const char* output,
+                           const QuantizePolicy& policy) {
   return refusal([&] { model.quantize(format, output, policy); }).what();
 }
 inline void contains(const std::string& text, const std::string& part) {
